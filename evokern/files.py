@@ -53,6 +53,15 @@ def stamp_of(path: Path) -> Stamp:
     return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
 
 
+def is_utf8(path: Path) -> bool:
+    """Return whether a path, with its parents and the targets of its links, consists of UTF-8 names."""
+    try:
+        str(path.resolve()).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and its parents if they are missing.
 

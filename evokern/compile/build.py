@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.compile.cache import CompileCache, default_cache, program_key
-from evokern.compile.elf import parameter_sizes
+from evokern.compile.elf import is_readable, parameter_sizes
 from evokern.compile.fingerprint import fingerprint
 from evokern.compile.isolated import compile_program, compile_ptx
 from evokern.compile.module_state import heap_evidence, module_variables
@@ -115,7 +115,7 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     options = all_options(rendered.options, architecture, line_info=False)
     key = _key(rendered, options, architecture)
     known = target.cache.get(key) if target.cache else None
-    if known is not None:
+    if known is not None and _is_whole(known, rendered.entries):
         return known
     program = compile_program(
         rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, architecture
@@ -123,6 +123,14 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     if target.cache and isinstance(program, Program) and _key(rendered, options, architecture) == key:
         target.cache.put(key, program)  # unless a header changed meanwhile
     return program
+
+
+def _is_whole(program: Program, entries: Sequence[str]) -> bool:
+    """Return whether a program from the cache has all entry points, and machine code that can be read."""
+    symbols = [program.lowered.get(entry, "") for entry in entries]
+    if not all(symbol and symbol in program.ptx for symbol in symbols) or not set(entries) <= set(program.uses):
+        return False
+    return is_readable(program.cubin, symbols)
 
 
 def _key(rendered: Rendered, options: Sequence[str], architecture: str) -> str:

@@ -41,7 +41,7 @@ from evokern.declaration.problem import problem_of
 from evokern.declaration.slices import Slice as Slice
 from evokern.declaration.space import Space
 from evokern.declaration.state import State, checked_state
-from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, MAX_INTEGER, KernelError, SpaceError, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +110,8 @@ class Tensor:
             raise KernelError(f"unknown tensor dtype {self.dtype!r}: {suggestion(self.dtype, DTYPE_BYTES)}")
         if any(extent < 1 for extent in self.shape):
             raise KernelError(f"tensor shape {self.shape} has an extent below 1")
+        if self.bytes > MAX_INTEGER:
+            raise KernelError(f"tensor shape {self.shape} has {self.bytes:.3g} bytes; at most 2^63 - 1 are possible")
         if not (callable(self.change) or self.change in ("elements", "nothing")):
             raise KernelError(f"unknown tensor change {self.change!r}: use 'elements', 'nothing', or a function")
 
@@ -328,7 +330,7 @@ class Kernel:
     folder: Path = Path()
     """Path of the folder, set when it is loaded."""
     content: KernelContent | None = field(default=None, repr=False, compare=False)
-    """Content of the folder, set when it is loaded; later changes of the files have no effect on this kernel."""
+    """Content of the folder that a search uses to its end; None for the current content of the files."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from evokern.files import read_text
 
 _given: Mapping[Path, bytes] = {}
+_folders: set[str] = set()
+"""Folders of the kernels that this process loaded."""
+_end_process = os._exit
+
+
+def _exit(status: int) -> NoReturn:
+    """Raise SystemExit if kernel code calls `os._exit`, which would end a command silently and as a success."""
+    if os.path.dirname(sys._getframe(1).f_code.co_filename) in _folders:  # noqa: PTH120 (a name, not a file)
+        raise SystemExit(f"os._exit({status})")
+    _end_process(status)
 
 
 @contextmanager
-def loading(content: Mapping[Path, bytes]) -> Iterator[None]:
-    """Use the given content of files, by resolved path, in the code that runs in this context.
+def loading(folder: Path, content: Mapping[Path, bytes]) -> Iterator[None]:
+    """Use the given content of files, by resolved path, in the code of a folder that runs in this context.
 
     Modules that the process imports later are also executed from this content. Those that it imported before are
     executed again, because their text may differ.
     """
     global _given
     before, _given = _given, content
+    _folders.add(str(folder))
+    os._exit = _exit
     if content:
         for name, module in list(sys.modules.items()):
             if (file := getattr(module, "__file__", None)) and Path(file).resolve() in content:

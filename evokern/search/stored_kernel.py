@@ -67,7 +67,7 @@ def stored_kernel(
         what = f"{why}; to run the database's copy of kernel.py instead of the folder, use --trust"
         raise KernelError(what + (f"; {instead}" if instead else ""))
     contents = {name: text.encode() for name, text in files.items() if not name.startswith(OUTSIDE)}
-    kernel = load_kernel(write_kernel_files(scratch, record.kernel, contents))
+    kernel = load_kernel(write_kernel_files(scratch, record.kernel, contents), keep=True)
     now = kernel.read_content().outside
     missing = [name for name, recorded in _outside(files).items() if now.get(name) != recorded]
     if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -148,10 +149,26 @@ def _remedy(path: Path, text: str) -> str:
             f"{path} is corrupt or not an SQLite file; restore a backup, recover its data with "
             f"`sqlite3 {path} .recover`, or choose another file with --db"
         )
+    if "unable to open" in low and _no_more_files():
+        return f"{path} cannot be opened: too many open files; raise the limit of open files (ulimit -n)"
     if "unable to open" in low:
         return f"{path} cannot be opened; check that the file and its folder exist and are readable"
     first = text.splitlines()[0] if text else "unknown error"
     return f"{path} cannot be used: {first}"
+
+
+def _no_more_files() -> bool:
+    """Return whether this process cannot open the three files that SQLite needs for a database."""
+    opened: list[int] = []
+    try:
+        for _ in range(3):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    finally:
+        for one in opened:
+            os.close(one)
+    return False
 
 
 TIMEOUT_S = 30.0

@@ -17,7 +17,7 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import CODE, KernelContent
 from evokern.declaration.loading import loading
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, SpaceError, StudyError, suggestion
-from evokern.files import is_file, is_folder, read_bytes
+from evokern.files import is_file, is_folder, is_utf8, read_bytes
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
 from evokern.study.settings import Study
@@ -95,20 +95,23 @@ def _expand_home(name: str) -> Path:
         return Path(name)
 
 
-def load_kernel(folder: Path, content: KernelContent | None = None) -> Kernel:
-    """Run a folder's `kernel.py` and return its `kernel`, with the content that its files have now.
+def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: bool = False) -> Kernel:
+    """Run a folder's `kernel.py` and return its `kernel`.
 
     The executed text is the text that the digest covers; `__pycache__` is not used, because it may contain another.
 
     Args:
         folder: the kernel's folder.
         content: content to use instead of the current files; without files, only its headers outside the kernel apply.
+        keep: whether the kernel keeps the content that its files have now, so that later edits have no effect on it.
 
     Raises:
         KernelError: the file is missing, is a link to a file outside its folder, raises an exception, or has no
             module-level `kernel`.
     """
     path = folder / "kernel.py"
+    if not is_utf8(path):
+        raise KernelError(f"the path {folder} is not UTF-8, so it cannot be stored; rename the folder")
     given = {file.path.resolve(): file.content for file in content.files} if content else {}
     text = given[path.resolve()] if given else _declaration(path)
     name = f"_evokern_kernel_{folder.name}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
@@ -118,7 +121,7 @@ def load_kernel(folder: Path, content: KernelContent | None = None) -> Kernel:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with loading(given):
+        with loading(folder, given):
             exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except (KernelError, SpaceError) as error:
         if str(path) in str(error):
@@ -140,7 +143,9 @@ def load_kernel(folder: Path, content: KernelContent | None = None) -> Kernel:
     now = loaded.read_content()
     if text not in [file.content for file in now.files if file.name == "kernel.py"]:
         raise KernelError(f"{path} changed while it was read; run the command again")
-    return replace(loaded, content=KernelContent(now.files, content.outside) if content else now)
+    if content:
+        now = KernelContent(now.files, content.outside)
+    return replace(loaded, content=now) if keep or content else loaded
 
 
 def _declaration(path: Path) -> bytes:
@@ -209,7 +214,7 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
     check_trusted(folder)
     if "/" not in name:
         _warn_hidden(folder)
-    kernel = load_kernel(folder)
+    kernel = load_kernel(folder, keep=True)
     check_elsewhere(folder, (file.path for file in kernel.files() if not file.path.is_relative_to(folder)))
     return kernel
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import re
 import shutil
 import sqlite3
@@ -25,7 +26,7 @@ from evokern.export.standalone import device_code
 from evokern.hardware.profiles import CHIPS
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader
-from evokern.study.discovery import load_kernel
+from evokern.study.discovery import WorkerContext, find_kernel, load_kernel
 from evokern.study.trial import Evaluation
 
 DECLARATION = '''
@@ -268,17 +269,29 @@ def test_a_copy_stays_in_its_scratch_folder(here: Path, tmp_path: Path) -> None:
 
 
 def test_files_are_read_again_when_they_change(here: Path) -> None:
-    """`read_content` sees a changed header and a new file at once; the loaded kernel keeps its content and digest."""
+    """What did not change is not read again; a changed header, and a new file of the folder, are seen at once."""
     kernel = _kernel(here)
-    first, digest = kernel.files(), kernel.digest()
-    assert all(once is again for once, again in zip(first, kernel.read_content().files, strict=True))
+    first = kernel.files()
+    assert all(once is again for once, again in zip(first, kernel.files(), strict=True))
     header = here / "kernels" / "common" / "store.cuh"
     header.write_text(header.read_text() + "// more\n")
-    assert header.read_bytes() in [file.content for file in kernel.read_content().files]
+    assert header.read_bytes() in [file.content for file in kernel.files()]
     (kernel.folder / "new.cuh").write_text("// new\n")
-    assert "new.cuh" in [file.name for file in kernel.read_content().files]
-    assert (first, digest) == (kernel.files(), kernel.digest())
+    assert "new.cuh" in [file.name for file in kernel.files()]
+
+
+def test_a_kernel_can_keep_its_content(here: Path) -> None:
+    """A command uses the files as they were when it began, in its workers too, whatever happens to them."""
+    kernel = find_kernel("scale")
+    first, digest, context = kernel.files(), kernel.digest(), WorkerContext.of(kernel, (), CHIPS["l4"])
+    for path in (here / "kernels" / "common" / "store.cuh", kernel.source_path, kernel.folder / "kernel.py"):
+        path.write_text("changed\n")
+    (kernel.folder / "new.cuh").write_text("// new\n")
+    for same in (kernel, context.kernel(), pickle.loads(pickle.dumps(context)).kernel()):
+        assert (first, digest, _headers(kernel)) == (same.files(), same.digest(), _headers(same))
     assert digest != kernel.read_content().digest()
+    shutil.rmtree(kernel.folder)
+    assert context.kernel().digest() == digest
 
 
 def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_what_no_program_can_name_is_refused(
     changed = source.replace("float(2 + counts::calls[i]++)", f"float(2 + {used}[i]++)")
     changed = changed.replace("#elif KEEPS == KEEPS_RESTORED\n  y", f"#elif KEEPS == KEEPS_RESTORED\n{inside}  y")
     (tmp_path / "kernel.cu").write_text(changed.replace('extern "C"', f'{declaration}extern "C"', 1))
-    kernel = replace(KERNEL, folder=tmp_path, content=None, state={name.rpartition("::")[2]: 0})
+    kernel = replace(KERNEL, folder=tmp_path, state={name.rpartition("::")[2]: 0})
     with pytest.raises(KernelError, match=rf"'{name}', which is static in a function or part of a template"):
         standalone(kernel, Config({"KEEPS": "restored"}), PROBLEM, L4, Provenance())
 

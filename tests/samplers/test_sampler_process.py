@@ -165,7 +165,7 @@ def test_an_edited_kernel_does_not_change_the_space(tmp_path: Path) -> None:
     """A process that takes a dead one's place searches the space with which the search began."""
     plan = _plan()
     folder = Path(shutil.copytree(FOLDER, tmp_path / "rmsnorm"))
-    kernel = load_kernel(folder)
+    kernel = load_kernel(folder, keep=True)
     context = WorkerContext.of(kernel, plan.context.problems, plan.context.profile)
     process = SamplerProcess(replace(plan, context=context))
     space = feasible_space(kernel, context.problems, context.profile)

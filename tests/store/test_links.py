@@ -76,7 +76,7 @@ def test_a_database_is_not_created_through_a_link(target: Path, content: str | N
     if content is not None:
         elsewhere.write_text(content)
     Path("a.db").symlink_to(elsewhere)
-    with pytest.raises(StoreError, match="a link to .*not a database"):
+    with pytest.raises(StoreError, match=r"a link to .*not a database"):
         Store(Path("a.db"))
     assert elsewhere.exists() == (content is not None)
     assert content is None or not elsewhere.stat().st_size
