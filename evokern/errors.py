@@ -4,7 +4,9 @@
     ├── UsageError            Usage error: exit code 2, one message, no traceback.
     │   ├── SpaceError        Unknown or unsuitable gene, value or constraint.
     │   ├── KernelError       Invalid kernel folder.
+    │   │   └── CodeChangedError  Header that changed while the kernel was in use.
     │   ├── StudyError        Invalid or unknown study.
+    │   │   └── RefutedError      No verified champion after a refuted one: exit code 1.
     │   ├── DeviceError       Missing device, or not the device of the study.
     │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
     │   ├── GridTooLargeError Grid whose blocks wait for each other and that no chip can hold.
@@ -49,8 +51,18 @@ class KernelError(UsageError):
     """Invalid kernel folder: a missing file, an unknown entry point, or a reference that raises an exception."""
 
 
+class CodeChangedError(KernelError):
+    """Header outside a kernel's folder that changed while the kernel was in use; it concerns every candidate."""
+
+
 class StudyError(UsageError):
     """Unknown study, or a study file that is malformed or does not match its kernel."""
+
+
+class RefutedError(StudyError):
+    """Study whose best trials were refuted by their verification, which is a negative result: exit code 1."""
+
+    exit_code = 1
 
 
 class DeviceError(UsageError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.compile.cache import CompileCache, default_cache, program_key
-from evokern.compile.elf import parameter_sizes
+from evokern.compile.elf import is_readable, parameter_sizes
 from evokern.compile.fingerprint import fingerprint
 from evokern.compile.isolated import compile_program, compile_ptx
 from evokern.compile.launch_attributes import RESIDENT_GRID
@@ -18,7 +18,8 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.declaration.render import Rendered, render
+from evokern.declaration.outside_headers import outside_headers
+from evokern.declaration.render import Rendered, check_outside_headers, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, KernelError
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Evaluation, Outcome, Resources
@@ -45,6 +46,7 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
 
     Raises:
         KernelError: a function in `kernel.py` raised.
+        CodeChangedError: a header outside the kernel changed.
         DeviceError: the compiler cannot be loaded.
     """
     rendered = [render(kernel, config, problem) for problem in problems]
@@ -54,6 +56,8 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
     for identity in distinct:
         program = compile_rendered(next(r for r in rendered if _identity(r) == identity), target)
         spent += program.seconds
+        if not isinstance(config, ForeignCandidate):
+            check_outside_headers(kernel)  # it may have changed during the compile
         if isinstance(program, CompileFailure):
             return _refused(program, spent)
         programs.append(program)
@@ -103,16 +107,32 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     """Compile one rendered program, or load it from the cache."""
     architecture = target.profile.architecture + rendered.architecture_suffix
     options = all_options(rendered.options, architecture, line_info=False)
-    key = program_key(rendered.source, rendered.headers, options, rendered.entries, architecture, compiler_version())
+    key = _key(rendered, options, architecture)
     known = target.cache.get(key) if target.cache else None
-    if known is not None:
+    if known is not None and _is_whole(known, rendered.entries):
         return known
     program = compile_program(
         rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, architecture
     )
-    if target.cache and isinstance(program, Program):
-        target.cache.put(key, program)
+    if target.cache and isinstance(program, Program) and _key(rendered, options, architecture) == key:
+        target.cache.put(key, program)  # unless a header changed meanwhile
     return program
+
+
+def _is_whole(program: Program, entries: Sequence[str]) -> bool:
+    """Return whether a program from the cache has all entry points, and machine code that can be read."""
+    symbols = [program.lowered.get(entry, "") for entry in entries]
+    if not all(symbol and symbol in program.ptx for symbol in symbols) or not set(entries) <= set(program.uses):
+        return False
+    return is_readable(program.cubin, symbols)
+
+
+def _key(rendered: Rendered, options: Sequence[str], architecture: str) -> str:
+    """Return the program's key in the cache, which covers the headers that the compiler reads from disk."""
+    texts = (rendered.source, *rendered.headers.values())
+    outside = outside_headers(texts, rendered.options, rendered.headers)
+    headers = {**rendered.headers, **{str(path): digest for path, digest in outside.items()}}
+    return program_key(rendered.source, headers, options, rendered.entries, architecture, compiler_version())
 
 
 def compile_internal(source: str, name: str, entry: str, chip: Profile) -> Program:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from evokern.compile.records import EntryUse, Program
 from evokern.errors import UsageError
+from evokern.files import write_text
 from evokern.ownership import who_else_can_modify, why_foreign_state
 
 DEFAULT_CAP_BYTES = 1 << 30
@@ -190,7 +191,7 @@ class CompileCache:
         if cap_bytes < 0:
             raise UsageError(f"invalid cache size limit {cap_bytes}; use 0 or more bytes")
         try:
-            (self.directory / "cap_bytes").write_text(str(cap_bytes))
+            write_text(self.directory / "cap_bytes", str(cap_bytes))
         except OSError as error:
             raise UsageError(f"cannot write to {self.directory / 'cap_bytes'}: {error.strerror}") from error
         self.trim()

@@ -24,7 +24,7 @@ from evokern.declaration.constraint import Constraint as Constraint
 from evokern.declaration.constraint import VectorAccess as VectorAccess
 from evokern.declaration.constraint import divides as divides
 from evokern.declaration.genes import Config, Gene, Value
-from evokern.declaration.kernel_files import KernelFile, files_digest, kernel_files
+from evokern.declaration.kernel_files import KernelContent, KernelFile, kernel_files, outside_name
 from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
 from evokern.declaration.launch import Launch as Launch
@@ -34,13 +34,14 @@ from evokern.declaration.launch import f32 as f32
 from evokern.declaration.launch import i32 as i32
 from evokern.declaration.launch import i64 as i64
 from evokern.declaration.launch import whole as whole
+from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.problem import Problem as Problem
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
 from evokern.declaration.slices import Slice as Slice
 from evokern.declaration.space import Space
 from evokern.declaration.state import State, checked_state
-from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, MAX_INTEGER, KernelError, SpaceError, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +110,8 @@ class Tensor:
             raise KernelError(f"unknown tensor dtype {self.dtype!r}: {suggestion(self.dtype, DTYPE_BYTES)}")
         if any(extent < 1 for extent in self.shape):
             raise KernelError(f"tensor shape {self.shape} has an extent below 1")
+        if self.bytes > MAX_INTEGER:
+            raise KernelError(f"tensor shape {self.shape} has {self.bytes:.3g} bytes; at most 2^63 - 1 are possible")
         if not (callable(self.change) or self.change in ("elements", "nothing")):
             raise KernelError(f"unknown tensor change {self.change!r}: use 'elements', 'nothing', or a function")
 
@@ -326,6 +329,8 @@ class Kernel:
     """File with the device code, relative to the folder."""
     folder: Path = Path()
     """Path of the folder, set when it is loaded."""
+    content: KernelContent | None = field(default=None, repr=False, compare=False)
+    """Content of the folder that a search uses to its end; None for the current content of the files."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
@@ -399,11 +404,31 @@ class Kernel:
 
     def files(self) -> tuple[KernelFile, ...]:
         """Return all files of the kernel: sources, headers, declaration."""
-        return kernel_files(self.folder, self.source)
+        return self.content.files if self.content else kernel_files(self.folder, self.source)
+
+    def file_text(self, name: str) -> str | None:
+        """Return the text of one file of the kernel, or None if it is missing.
+
+        Raises:
+            KernelError: the file is not UTF-8.
+        """
+        return next((file.text for file in self.files() if file.name == name), None)
+
+    def read_content(self) -> KernelContent:
+        """Return the content of the files now, which may have changed since the kernel was loaded."""
+        files = kernel_files(self.folder, self.source)
+        return KernelContent(files, self.outside_headers(files))
+
+    def outside_headers(self, files: Sequence[KernelFile]) -> dict[str, str]:
+        """Return the current digests of the headers outside the kernel that some files of it may include."""
+        device = [file for file in files if file.includes or file.path == self.source_path]
+        known = {name for file in files for name in file.includes}
+        found = outside_headers((file.kept_text for file in device), self.options, known)
+        return {outside_name(path, self.folder): digest for path, digest in found.items()}
 
     def digest(self) -> str:
-        """Return the SHA-256 digest of the kernel's files, as stored in studies."""
-        return files_digest(self.files())
+        """Return the SHA-256 digest of the kernel's content, as stored in studies."""
+        return (self.content or self.read_content()).digest()
 
 
 def _own(gene: Gene, value: object) -> Value:

@@ -7,6 +7,7 @@ lines of `kernel.cu`. A named choice becomes a number, the position of the value
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.state import State
-from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
 
 MOST_MACRO = 1 << 16
 """Maximum length of a macro's value in characters."""
@@ -126,12 +127,33 @@ def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]
     return kernel.source, text, headers
 
 
+def check_outside_headers(kernel: Kernel) -> None:
+    """Reject a kernel if a header outside its folder changed since the kernel was loaded.
+
+    Raises:
+        CodeChangedError: a header was changed, added or removed.
+    """
+    if kernel.content is None:
+        return
+    before, now = kernel.content.outside, kernel.outside_headers(kernel.files())
+    changed = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    if changed:
+        place = os.path.normpath(kernel.folder / changed[0])
+        raise CodeChangedError(
+            f"{place}, a header of kernel {kernel.name}, changed after the kernel was loaded; results of two versions "
+            "would mix. Restore the header and run the same command again, or start over"
+        )
+
+
 def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
     """Return the source and options of a candidate for a problem.
 
     Raises:
         KernelError: the source is missing, or a function in `kernel.py` raised.
+        CodeChangedError: a header outside the kernel changed.
     """
+    if not isinstance(config, ForeignCandidate):
+        check_outside_headers(kernel)
     name, source, headers = source_of(kernel, config)
     defines = tuple(f"-D{name}={value}" for name, value in macros(kernel, config, problem).items())
     return Rendered(

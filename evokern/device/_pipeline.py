@@ -27,7 +27,7 @@ from evokern.compile.records import Built, prints
 from evokern.declaration.genes import Config
 from evokern.device._ahead import FIRST_KEY, CompileAhead
 from evokern.device.contract import Answer, ExecutorState, Request
-from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
+from evokern.errors import CodeChangedError, DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome, Span
 from evokern.workers.host_memory import memory_text
 from evokern.workers.jobs import JobPool
@@ -324,7 +324,7 @@ class Pipeline:
             EvokernError: the compiler or the device is unusable, or evokern failed for several candidates in a row.
         """
         first = str(error).splitlines()[0]
-        if isinstance(error, UsageError) and not isinstance(error, DeviceError):
+        if isinstance(error, UsageError) and not isinstance(error, (DeviceError, CodeChangedError)):
             # The default candidate ran before the search began, so the error concerns this candidate only.
             evidence = {"error": "declaration", "message": first, "diagnosis": f"kernel.py: {first}"}
             return Evaluation(Outcome.CRASHED, evidence=evidence)

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from evokern.analysis.stored import chip_of, chosen_trial, declared_config
-from evokern.errors import StudyError
+from evokern.errors import RefutedError, StudyError
 from evokern.export.banner import Provenance
 from evokern.export.checked import ExportChecks, Report, checked_program
 from evokern.export.standalone import standalone_program
 from evokern.search.stored_kernel import stored_kernel
-from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
+from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, db_option, interval_us
 from evokern.study.trial import Evaluation, Outcome
 from evokern.version import __version__
-from evokern.wording import command, mean_suffix, missing_baseline_text, verification_text
+from evokern.wording import command, count_noun, mean_suffix, missing_baseline_text, verification_text
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ def export_trial(
     Raises:
         InternalError: the program does not compile, which is a bug in evokern.
         StudyError: the study, trial or problem does not exist, the trial was not measured, or its program fails.
+        RefutedError: trials failed verification, and the best of the others is not verified.
         KernelError: the kernel's code differs from the trial's code, and is not trusted.
     """
     from evokern.gate.comparison import tolerances  # needs torch, which reading of results does not
@@ -93,6 +94,15 @@ def export_trial(
             "only candidates that passed the gate can be exported; choose another trial with --trial"
         )
     proof = reader.verification(record, found.trial)
+    refuted = sorted(reader.refuted(record)) if trial is None and proof.verified is not True else []
+    if refuted and not force:
+        number, where = found.trial.number, db_option(reader.path)
+        raise RefutedError(
+            f"{count_noun(len(refuted), 'trial')} of {record.name} ({', '.join(map(str, refuted[:5]))}"
+            f"{', …' if len(refuted) > 5 else ''}) failed verification, and the next best, trial {number}, is not "
+            f"verified; run `{command('verify', record.name, '--trial', number, *where)}`, or choose it without "
+            f"verification with `--trial {number}`"
+        )
     if proof.verified is False and not force:
         raise StudyError(
             f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); use --force to export it anyway"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import TokenStream
@@ -121,10 +120,10 @@ def reference_section(kernel: Kernel) -> str:
             f"{path} and remove cpp_reference=False from kernel.py"
         )
     headers = {name: plain_lines(text) for name, text in read_source(kernel)[1].items()}
-    headers[_REFERENCE_TITLE] = plain_lines(_read(path))
+    headers[_REFERENCE_TITLE] = plain_lines(_read(kernel, _REFERENCE_TITLE))
     for name in _quoted(headers[_REFERENCE_TITLE]) - headers.keys():
-        if is_file(kernel.folder / name):
-            headers[name] = plain_lines(_read(kernel.folder / name))
+        if kernel.file_text(name) is not None or is_file(kernel.folder / name):
+            headers[name] = plain_lines(_read(kernel, name))
     text = inline_headers(f'#include "{_REFERENCE_TITLE}"\n', headers)
     text = text.removeprefix(f"// ---- {_REFERENCE_TITLE}\n")
     outside, inside = _includes_first(text)
@@ -137,7 +136,11 @@ def _quoted(text: str) -> set[str]:
     return {include.name for include in preprocessor.includes(TokenStream(text)) if include.quoted}
 
 
-def _read(path: Path) -> str:
+def _read(kernel: Kernel, name: str) -> str:
+    """Return the text of a file as it was when the kernel was loaded."""
+    path, loaded = kernel.folder / name, kernel.file_text(name)
+    if loaded is not None:
+        return loaded
     try:
         return read_text(path)
     except OSError as error:

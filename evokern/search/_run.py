@@ -134,6 +134,11 @@ def run(
             stop.ending = True
             _store_infeasible_neighbours(db, target, session)
             session.ended(clock() - began, end)
+            if changed := target.changed_files():
+                reporter.note(
+                    f"{', '.join(changed)} changed during this session, which used the content from its start; "
+                    f"use --fresh to search the new code"
+                )
             if held := store.fold_in():
                 reporter.note(held)
     with open_readonly(db) as reader:
@@ -388,8 +393,7 @@ def _create_sampler(stack: ExitStack, record: StudyRecord, target: SearchTarget,
         return sampler_of(record, target, prior)
     process = SamplerProcess(
         SamplerPlan(
-            WorkerContext(target.kernel.folder, target.problems, target.limits),
-            target.digest(),
+            WorkerContext.of(target.kernel, target.problems, target.limits),
             target.study.genes,
             record.sampler,
             record.sampler_options,

@@ -109,7 +109,7 @@ class ChampionVerification:
             proved(number, passed)
         self._pending: set[int] = set()
         self._early = not target.device.predicted and cores >= EARLY_CORES
-        context = WorkerContext(target.kernel.folder, target.problems, target.limits)
+        context = WorkerContext.of(target.kernel, target.problems, target.limits)
         settings = VerifierSettings(context, target.study, session.study.secret, target.device.predicted)
         # The simulator needs only the CPU; a process that loads the kernel must not have access to a GPU.
         environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}

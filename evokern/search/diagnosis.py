@@ -78,7 +78,7 @@ def run_diagnosed(
         diagnoses.advance()
         after_event(event)
 
-    context = WorkerContext(target.kernel.folder, target.problems, target.limits)
+    context = WorkerContext.of(target.kernel, target.problems, target.limits)
     diagnoses = Diagnoses(diagnoser, context, target.space.genes, keep)
     try:
         diagnoses.restore(recorded)

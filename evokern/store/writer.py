@@ -288,4 +288,5 @@ class Session:
 
 
 def _command() -> str:
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    words = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return words.encode(errors="backslashreplace").decode()  # a path need not be UTF-8

@@ -10,13 +10,14 @@ import hashlib
 import importlib.util
 import logging
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.kernel_files import CODE
+from evokern.declaration.kernel_files import CODE, KernelContent
+from evokern.declaration.loading import loading
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, SpaceError, StudyError, suggestion
-from evokern.files import is_file, is_folder, read_bytes
+from evokern.files import is_file, is_folder, is_utf8, read_bytes
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
 from evokern.study.settings import Study
@@ -94,17 +95,25 @@ def _expand_home(name: str) -> Path:
         return Path(name)
 
 
-def load_kernel(folder: Path) -> Kernel:
+def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: bool = False) -> Kernel:
     """Run a folder's `kernel.py` and return its `kernel`.
 
     The executed text is the text that the digest covers; `__pycache__` is not used, because it may contain another.
+
+    Args:
+        folder: the kernel's folder.
+        content: content to use instead of the current files; without files, only its headers outside the kernel apply.
+        keep: whether the kernel keeps the content that its files have now, so that later edits have no effect on it.
 
     Raises:
         KernelError: the file is missing, is a link to a file outside its folder, raises an exception, or has no
             module-level `kernel`.
     """
     path = folder / "kernel.py"
-    text = _declaration(path)
+    if not is_utf8(path):
+        raise KernelError(f"the path {folder} is not UTF-8, so it cannot be stored; rename the folder")
+    given = {file.path.absolute(): file.content for file in content.files} if content else {}
+    text = given[folder.resolve() / "kernel.py"] if given else _declaration(path)
     name = f"_evokern_kernel_{folder.name}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -112,7 +121,8 @@ def load_kernel(folder: Path) -> Kernel:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
+        with loading(folder, given):
+            exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except (KernelError, SpaceError) as error:
         if str(path) in str(error):
             raise
@@ -125,12 +135,17 @@ def load_kernel(folder: Path) -> Kernel:
     kernel = getattr(module, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise KernelError(f"{path} has no module-level `kernel = Kernel(...)`")
+    loaded = replace(kernel, folder=folder.resolve(), content=None)
+    if given:
+        return replace(loaded, content=content)
     if not is_file(folder / kernel.source):
         raise KernelError(f"{folder} lacks {kernel.source}, the source file named in kernel.py")
-    loaded = replace(kernel, folder=folder.resolve())
-    if text not in [file.content for file in loaded.files() if file.name == "kernel.py"]:
+    now = loaded.read_content()
+    if text not in [file.content for file in now.files if file.name == "kernel.py"]:
         raise KernelError(f"{path} changed while it was read; run the command again")
-    return loaded
+    if content:
+        now = KernelContent(now.files, content.outside)
+    return replace(loaded, content=now) if keep or content else loaded
 
 
 def _declaration(path: Path) -> bytes:
@@ -160,6 +175,13 @@ class WorkerContext:
     """Problems of the study, in order."""
     profile: Profile
     """Chip profile: resource limits, compilation target, peak rates."""
+    content: KernelContent | None = field(default=None, repr=False)
+    """Content of the kernel when the study's session began; None for the current files of the folder."""
+
+    @classmethod
+    def of(cls, kernel: Kernel, problems: tuple[Problem, ...], profile: Profile) -> WorkerContext:
+        """Return the context of a loaded kernel, with its content."""
+        return cls(kernel.folder, problems, profile, kernel.content)
 
     def kernel(self) -> Kernel:
         """Load the kernel.
@@ -167,7 +189,7 @@ class WorkerContext:
         Raises:
             KernelError: `kernel.py` is missing or raises an exception.
         """
-        return load_kernel(self.folder)
+        return load_kernel(self.folder, self.content)
 
 
 def _line_in(error: BaseException, path: Path) -> str:
@@ -192,7 +214,7 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
     check_trusted(folder)
     if "/" not in name:
         _warn_hidden(folder)
-    kernel = load_kernel(folder)
+    kernel = load_kernel(folder, keep=True)
     check_elsewhere(folder, (file.path for file in kernel.files() if not file.path.is_relative_to(folder)))
     return kernel
 

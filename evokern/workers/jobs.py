@@ -64,6 +64,11 @@ class JobResult:
         Args:
             what: the job, for the message.
         """
+        if "exit code" in str(self.value):  # the process ended itself, which nothing outside can do
+            return DeviceError(
+                f"{what}: the worker process ended itself, twice ({self.value}); if code of the kernel, such as its "
+                "reference, ends its process, let it return or raise instead"
+            )
         return DeviceError(
             f"{what}: two worker processes died, but the job cannot be the cause ({self.value}; "
             f"{memory_text(self.memory)}); free memory or stop the program that kills them, then run the same command "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,8 +55,21 @@ class CheckResult:
     """Whether the check passed with a warning."""
 
 
-def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
-    """Run the checks, and yield each result as soon as it is known."""
+def check_kernel(
+    kernel: Kernel,
+    *,
+    begin: Callable[[str], None] = lambda name: None,
+    after: str = "",
+    failed: Collection[str] = (),
+) -> Iterator[CheckResult]:
+    """Run the checks, and yield each result as soon as it is known.
+
+    Args:
+        kernel: the kernel.
+        begin: called with the name of each check before it runs.
+        after: name of the last check that is not run; empty for all checks.
+        failed: names of the earlier checks that failed.
+    """
     from evokern.cuda_source import read
 
     try:
@@ -70,14 +83,19 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
             "problems", False, "no problem is known; add one to the workload's small_problems or to a study"
         )
         return
-    yield from _problems(folder)
-    if slow := slow_function(folder):
-        yield CheckResult("constraints", False, slow)
-        return
+    if not after:
+        yield from _problems(folder)
+        if slow := slow_function(folder):
+            yield CheckResult("constraints", False, slow)
+            return
     reported: dict[str, str] = {}
-    failed: set[str] = set()
-    for name, check in _CHECKS.items():
-        cause = next((one for one in _REQUIRES.get(name, ()) if one in failed), None)
+    failed = set(failed)
+    names = list(_CHECKS)
+    for name in names[names.index(after) + 1 if after else 0 :]:
+        check = _CHECKS[name]
+        begin(name)
+        required = (*_REQUIRES.get(name, ()), *(_CALLS.get(name, ()) if after else ()))
+        cause = next((one for one in required if one in failed), None)
         if cause is not None:
             yield CheckResult(name, None, f"skipped because of the error reported under {stage_label(cause)!r}")
             continue
@@ -367,3 +385,6 @@ _REQUIRES: Mapping[str, tuple[str, ...]] = {
     "grid": ("entry points", "compiler"),
 }
 """Checks that would repeat the failure of another one, with the names of those others."""
+
+_CALLS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("reference.h", "slices", "tolerance"), ("reference",))
+"""Checks that call the reference. They are not run if it ended or stopped the process of the checks."""

@@ -245,7 +245,7 @@ class LiveDevice:
 
     def _open(self, task: Task, profile: Profile, first: Config) -> tuple[ReportingPool, MemberPool]:
         """Take the GPUs and open the pools."""
-        context = WorkerContext(task.kernel.folder, task.problems, profile)
+        context = WorkerContext.of(task.kernel, task.problems, profile)
         plan = GpuPlan(
             GpuSettings(
                 context=replace(context, profile=self._gpu.profile),
@@ -259,7 +259,7 @@ class LiveDevice:
             task.study.window or self.window,
             EXTERNAL_COMPILE_WAIT_S if task.foreign else math.inf,
         )
-        return self._gpus.open(plan, task.kernel.folder)
+        return self._gpus.open(plan, task.kernel)
 
     def submit(self, request: Request) -> None:
         """Accept one candidate; returns immediately."""

@@ -108,7 +108,7 @@ class SimulatedDevice:
             )
         )
         profile = limits_for(self._profile, task.study.limits)
-        context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
+        context, study = WorkerContext.of(task.kernel, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), foreign=task.foreign)
         first, remarks = first_candidate(task, profile)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
@@ -126,7 +126,7 @@ class SimulatedDevice:
                 "execute": PoolPlan(worker, workers[-1]),
             }
 
-        pools = self._backend.open(plans, task.kernel.folder)
+        pools = self._backend.open(plans, task.kernel)
         compilers, executors = pools["compile"], pools["execute"]
         self._workers = sum(workers)
         if not self._screening:  # screening does not use the gate
