@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simt_tools import Defect, defects
 
-from evokern.simt.sanitizer.findings import CLUSTER_HINTS, HINTS
+from evokern.simt.sanitizer.findings import CLUSTER_HINTS, HINTS, UNFINISHED
 
 ALL = defects()
 
