@@ -41,6 +41,7 @@ def costly_steps_are_taken_once() -> Iterator[None]:
     same source for the same chip; 20 ms a command, putting all commands together; reading a recording.
     """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evokern.cli._silence.FIRST_S", 1e9)  # no progress lines on a busy machine
         warm_servers.install(patch)
         optuna_tables.install(patch)
         compiled_programs.install(patch)

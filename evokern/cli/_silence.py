@@ -26,9 +26,9 @@ class Silence:
         self.text = "still working"
         """Text of the lines while no step is named."""
 
-    def broken(self, for_s: float = FIRST_S) -> None:
-        """Note that the command has printed something; the next line is due after some seconds."""
-        self._until = time.monotonic() + for_s
+    def broken(self, for_s: float | None = None) -> None:
+        """Note that the command has printed something; the next line is due after `FIRST_S` or the given seconds."""
+        self._until = time.monotonic() + (FIRST_S if for_s is None else for_s)
 
     @contextmanager
     def reported(self, tell: Callable[[str], None]) -> Iterator[None]:

@@ -17,7 +17,6 @@ from evokern.events import current_step, step
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("FIRST_S", 0.05), ("EVERY_S", 0.05), ("_POLL_S", 0.01)):
         monkeypatch.setattr(_silence, name, seconds)
-    monkeypatch.setattr(_silence.Silence.broken, "__defaults__", (0.05,))
 
 
 def _printed(output: Output, capsys: pytest.CaptureFixture[str], text: str | None, seconds: float = 0.2) -> list[str]:

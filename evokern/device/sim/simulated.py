@@ -205,6 +205,8 @@ def _default_time(
         evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
     except JobDeadlineError:
         evaluation = _OVERRAN
+    if not isinstance(evaluation, Evaluation):
+        return None, ()
     if evaluation.evidence.get("constraint") == TOO_LARGE:
         return None, (f"the default candidate is {evaluation.reason}; {SMALLER}",)
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None, ()
