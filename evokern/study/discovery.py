@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel import Kernel, Problem, explained
 from evokern.declaration.kernel_files import CODE
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, SpaceError, StudyError, suggestion
 from evokern.files import is_file, is_folder, read_bytes
@@ -121,7 +121,7 @@ def load_kernel(folder: Path) -> Kernel:
         raise
     except KERNEL_CODE_EXCEPTIONS as error:
         line = _line_in(error, path)
-        raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
+        raise KernelError(f"{path}{line} {explained(error)}") from error
     kernel = getattr(module, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise KernelError(f"{path} has no module-level `kernel = Kernel(...)`")
