@@ -155,6 +155,8 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     """
     try:
         tensors = dict(kernel.workload.tensors(problem, config))
+    except KernelError:
+        raise
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"

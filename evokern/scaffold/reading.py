@@ -367,6 +367,11 @@ def _arguments(
     for position, (parameter, argument) in enumerate(zip(function.parameters, passed, strict=True)):
         base = types.get(parameter.base, parameter.base)
         name = parameter.name or f"argument{position}"
+        if parameter.of_pointers:
+            raise SourceError(
+                f"{function.signature}: {parameter.type} {name} points to pointers, but evokern passes only pointers "
+                "to numbers; change the kernel's parameters to one pointer for each array"
+            )
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
             yield DraftArgument(name, dtype or "f32", None, "" if dtype else f"unknown element type {parameter.base}")

@@ -21,6 +21,8 @@ from evokern.analysis.sanitize.candidate import (
     run_launch,
     unwritten,
 )
+from evokern.compile.active_includes import active_includes
+from evokern.compile.build import compile_to_ptx
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
@@ -97,19 +99,22 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     if point.expression:  # the template arguments may name types of the host code
         source = read(wanted.path, wanted.include_dirs, re.findall(r"\w+", point.expression))
     program, symbol = _compiled(source, point, wanted, chip)
+    missing = _active(source, source.missing_includes, _rendered(source, point, wanted), chip)
     entry, compiled = point.entry, program.module.entries[symbol]
     remarks = check_arguments(wanted.arguments, entry, compiled.params)
     launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program)
+    if missing:
+        remarks.append(f"skipped missing headers: {_listed(missing)}; add the folder with -I")
     remarks += _remarks(wanted, source, entry, launch)
     memory = simt.Memory()
     labels = names(entry, compiled.params)
     placed = allocate_arguments(wanted.arguments, labels, memory, wanted.seed)
     launch = replace(launch, args=tuple(labels))
     with recording(memory, WriteRecord(memory, by_block=False)) as record:
-        result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
+        result = run_launch(program, launch, dict(zip(labels, placed.values, strict=True)), memory, wanted.limit)
     findings = [*result.findings]
-    for argument, buffer in zip(wanted.arguments, placed, strict=True):
-        if argument.role == "out" and isinstance(buffer, simt.Buffer) and result.finished:
+    for argument, buffer in placed.buffers:
+        if argument.role == "out" and result.finished:
             found = unwritten(record, buffer, argument.bytes // argument.elements, WARNING)
             if found is not None and found.count == argument.elements:
                 findings.append(found)
@@ -129,13 +134,11 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
 
 def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: Profile) -> tuple[SimulatedProgram, str]:
     """Return the compiled device code, and the kernel's symbol in it."""
-    expressions = (point.expression,) if point.expression else ()
-    defines = tuple(f"-D{text}" for text in wanted.defines)
-    rendered = Rendered(source.device_text, source.name, source.headers, defines, expressions, wanted.suffix)
+    rendered = _rendered(source, point, wanted)
     program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):
         _LOGGER.info("%s", program.log)
-        raise SourceError(_explained(program.message, source, wanted))
+        raise SourceError(_explained(program.message, source, wanted, rendered, chip))
     symbol = program.symbols[point.expression] if point.expression else point.symbol or ""
     if symbol not in program.module.entries:
         raise SourceError(
@@ -146,14 +149,31 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     return replace(program, symbols={symbol: symbol}, source=source.text), symbol
 
 
-def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
+def _rendered(source: CudaSource, point: EntryPoint, wanted: FileLaunch) -> Rendered:
+    expressions = (point.expression,) if point.expression else ()
+    options = (*(f"-D{text}" for text in wanted.defines), *(f"--include-path={path}" for path in wanted.include_dirs))
+    return Rendered(source.device_text, source.name, source.headers, options, expressions, wanted.suffix)
+
+
+def _active(source: CudaSource, includes: Sequence[Include], rendered: Rendered, chip: Profile) -> tuple[Include, ...]:
+    """Return the includes that no `#if` excludes for this chip and these macros."""
+    return active_includes(
+        source, includes, lambda text, headers: compile_to_ptx(replace(rendered, source=text, headers=headers), chip)
+    )
+
+
+def _explained(message: str, source: CudaSource, wanted: FileLaunch, rendered: Rendered, chip: Profile) -> str:
     """Return why a compile failed; missing headers come first, because they may cause the first error."""
     hints = []
-    if not source.missing_includes and source.suspicious_includes:
-        skipped = _listed(source.suspicious_includes)
+    missing = _active(source, source.missing_includes, rendered, chip)
+    suspicious = () if missing else _active(source, source.suspicious_includes, rendered, chip)
+    if suspicious:
         hints.append(
-            f"treated as host headers and skipped: {skipped}; if the kernel needs one, give its folder with -I"
+            f"treated as host headers and skipped: {_listed(suspicious)}; if the kernel needs one, give its folder "
+            "with -I"
         )
+    if "cannot open source file" in message:
+        hints.append("add the header's folder with -I")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
@@ -161,9 +181,9 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     if needs_later_architecture(message):
         hints.append("a later architecture has this feature: clusters, for example, need --arch sm_90")
     explained = f"{message} ({'; '.join(hints)})" if hints else message
-    if not source.missing_includes:
+    if not missing:
         return explained
-    return f"not found: {_listed(source.missing_includes)}; add the folder with -I. Compiler error: {explained}"
+    return f"not found: {_listed(missing)}; add the folder with -I. Compiler error: {explained}"
 
 
 def _listed(includes: Sequence[Include]) -> str:
@@ -231,15 +251,13 @@ def _blocks(arguments: Sequence[Argument], block: tuple[int, int, int]) -> int:
 
 def _largest(arguments: Sequence[Argument]) -> Argument | None:
     """Return the largest writable buffer, which determines the default grid."""
-    written = [argument for argument in arguments if argument.is_buffer and argument.role != "in"]
+    written = [buffer for argument in arguments for buffer in argument.buffers if buffer.role != "in"]
     return max(written, key=lambda argument: argument.elements, default=None)
 
 
 def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, launch: Launch) -> list[str]:
     """Return notes for the user about the launch."""
     remarks = []
-    if source.missing_includes:
-        remarks.append(f"skipped missing headers: {_listed(source.missing_includes)}; add the folder with -I")
     largest = _largest(wanted.arguments)
     if wanted.grid is None:
         why = f"one thread for each element of {largest.text}" if largest else "no output"
