@@ -13,7 +13,9 @@ from evokern.analysis.verify.stages import Stage, fuzz_stage, own_problem_stage,
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device
 from evokern.device.contract import MeasuresRounds
+from evokern.device.recorded.table import TableDevice
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
+from evokern.errors import DeviceError
 from evokern.hardware.profiles import limits_for
 from evokern.measurement.playoff import Playoff, Rules, by_prediction, play
 from evokern.store import SessionRecord
@@ -87,8 +89,13 @@ def verify(
         on_stage: called with a description of the next stage.
 
     Raises:
-        UsageError: the device, compiler or kernel does not work.
+        UsageError: the device is a recording, or the device, compiler or kernel does not work.
     """
+    if isinstance(device, TableDevice):
+        raise DeviceError(
+            f"{device.identity} looks up recorded times and runs no candidate, so it verifies nothing; use --device "
+            "sim:CHIP or a GPU"
+        )
     chip = limits_for(chip_of(subject.record.device, sessions), subject.study.limits)
     on_stage(f"full correctness gate on {device.identity}")
     task = subject.task(strict=True)
