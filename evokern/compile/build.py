@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,6 +120,20 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     if target.cache and isinstance(program, Program):
         target.cache.put(key, program)
     return program
+
+
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm|__asm__)\b")
+
+
+def assembler_error(rendered: Rendered, chip: Profile) -> str:
+    """Return why the assembler rejects a program that compiles to PTX; empty if it does not.
+
+    Only inline assembly can contain instructions that the chip lacks, so other programs are not assembled.
+    """
+    if not any(map(_ASSEMBLY.search, (rendered.source, *rendered.headers.values()))):
+        return ""
+    built = compile_rendered(rendered, Target(chip, None))
+    return built.message if isinstance(built, CompileFailure) and built.need is None and built.line is None else ""
 
 
 def compile_internal(source: str, name: str, entry: str, chip: Profile) -> Program:

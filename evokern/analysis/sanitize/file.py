@@ -15,6 +15,7 @@ from evokern.analysis.sanitize.candidate import (
     INSTRUCTION_LIMIT,
     SanitizedRun,
     SanitizeReport,
+    assembler_text,
     check_grid_size,
     extent_text,
     geometry_text,
@@ -22,10 +23,12 @@ from evokern.analysis.sanitize.candidate import (
     unwritten,
 )
 from evokern.compile.active_includes import active_includes
-from evokern.compile.build import compile_to_ptx
+from evokern.compile.build import assembler_error, compile_to_ptx
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
+from evokern.cuda_source.specialize.conditionals import inline_headers
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
@@ -139,6 +142,9 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     if isinstance(program, CompileFailure):
         _LOGGER.info("%s", program.log)
         raise SourceError(_explained(program.message, source, wanted, rendered, chip))
+    own = drop_unreferenced(inline_headers(source.device_text, source.headers), [point.entry.name])
+    if refused := assembler_error(replace(rendered, source=own, headers={}), chip):
+        raise SourceError(assembler_text(source.name, refused, f"{chip.architecture}{wanted.suffix}"))
     symbol = program.symbols[point.expression] if point.expression else point.symbol or ""
     if symbol not in program.module.entries:
         raise SourceError(
