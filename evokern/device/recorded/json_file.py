@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import logging
 import re
 import zlib
 from collections import Counter
@@ -17,9 +16,6 @@ from evokern.files import MOST_BYTES, read_bytes
 
 MOST = 1e20
 """Largest number allowed in a recording, in any unit. Old versions of Kernel Tuner stored it for a missing time."""
-_MOST_ENDS = 4
-"""Maximum number of closing braces, from the end, after which an open cache may be complete."""
-_LOGGER = logging.getLogger("evokern")
 _LONE = re.compile(rb"\\u[dD][89a-fA-F]")
 RECORDINGS = "a Kernel Tuner cache or T4 file (.json, .json.gz), or a study in a database (runs.db:STUDY)"
 """Sources of a recording, for messages."""
@@ -41,7 +37,7 @@ def load_recording(path: str | Path) -> Any:
                 raise DeviceError(
                     f"recording {path} unpacks to more than {MOST_BYTES:,} bytes, the limit for a recording"
                 )
-        content = _parsed(path, raw)
+        content = _parsed(raw)
         if _LONE.search(raw):
             json.dumps(content, ensure_ascii=False).encode()  # rejects unpaired surrogates, which SQLite cannot store
         return content
@@ -57,8 +53,8 @@ def load_recording(path: str | Path) -> Any:
         raise DeviceError(f"recording {path} nests lists or objects too deeply to be read") from error
 
 
-def _parsed(path: Path, raw: bytes) -> Any:
-    """Parse a recording; an open Kernel Tuner cache is closed after its last complete record.
+def _parsed(raw: bytes) -> Any:
+    """Parse a recording; a Kernel Tuner cache that is still open after a complete record is closed.
 
     Kernel Tuner appends to a cache during a search and closes the file when it ends.
     """
@@ -68,17 +64,12 @@ def _parsed(path: Path, raw: bytes) -> Any:
         text = raw.decode("utf-8", errors="replace")
         if not ('"tune_params"' in text and '"cache"' in text):
             raise
-        end = len(text)
-        for _ in range(_MOST_ENDS):
-            end = text.rfind("}", 0, end)
-            try:
-                content = json.loads(text[: end + 1] + "}}", object_pairs_hook=_each_once)
-            except ValueError:
-                continue
-            if text[end + 1 :].strip(" \r\n\t,"):
-                _LOGGER.warning("recording %s ends in an incomplete record, which was left out", path)
-            return content
-        raise ValueError(f"{error}; delete the text after the last complete configuration") from error
+        record = text.rstrip(" \r\n\t,")
+        try:
+            return json.loads(record + "}}", object_pairs_hook=_each_once)
+        except ValueError:
+            remedy = "if a search was interrupted, delete the incomplete configuration at the end of the file"
+            raise ValueError(f"{error}; {remedy}") from error
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
