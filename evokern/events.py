@@ -1,4 +1,4 @@
-"""Log events of a running search; `--log FILE` writes each as a JSON line.
+"""Log events of a running search, and the current step of a command; `--log FILE` writes each event as a JSON line.
 
 An event is a message of the package's logger whose record has an extra attribute, `FIELDS`. The names of all events
 and fields are in docs/searching.md.
@@ -12,6 +12,20 @@ from typing import Any
 FIELDS = "evokern_fields"
 """Name of the log record's attribute that contains the fields of an event."""
 _LOGGER = logging.getLogger("evokern")
+
+
+_step = ""
+
+
+def begin_step(text: str) -> None:
+    """Set the current step, for example `compiling`; a command prints it if it prints nothing else for a while."""
+    global _step
+    _step = text
+
+
+def current_step() -> str:
+    """Return the step that began last."""
+    return _step
 
 
 def log_event(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import warm_servers
 from typer.main import get_command
 
+from evokern.cli import _output
 from evokern.device.recorded import recording
 from evokern.device.recorded.table import Table
 from evokern.hardware.driver import probe
@@ -45,6 +47,7 @@ def costly_steps_are_taken_once() -> Iterator[None]:
         compiled_programs.install(patch)
         make = functools.cache(lambda app, commands: get_command(app))
         patch.setattr("typer.testing._get_command", lambda app: make(app, len(app.registered_commands)))
+        patch.setattr(_output, "SILENCE_S", math.inf)  # a busy machine would add lines to what commands print
         patch.setattr(recording, "read_recording", _reads_once(recording.read_recording))
         yield
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import traceback
@@ -73,7 +74,12 @@ _COMMON = {
 
 
 def command(
-    name: str, *, examples: str, optional_values: Mapping[str, str] | None = None, group: typer.Typer = app
+    name: str,
+    *,
+    examples: str,
+    optional_values: Mapping[str, str] | None = None,
+    group: typer.Typer = app,
+    panel: bool = False,
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """Register a function as a command.
 
@@ -85,6 +91,7 @@ def command(
         examples: example command lines, one per line.
         optional_values: default integer of each option whose value may be omitted, by option name.
         group: application or command group to register with.
+        panel: whether the command draws a panel; other commands print their current step if they are silent for long.
     """
     values_left_out = optional_values or {}
 
@@ -111,7 +118,8 @@ def command(
         @wraps(function)
         def run(**given: Any) -> None:
             output = Output(given.pop("json_"), given.pop("quiet"), given.pop("verbose"), given.pop("log"))
-            code = run_command(output, lambda: function(output, **given))
+            with contextlib.nullcontext() if panel else output.steps():
+                code = run_command(output, lambda: function(output, **given))
             if code:
                 raise typer.Exit(code)
 

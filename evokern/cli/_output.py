@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from evokern.cli._environment import redirect_to_null, shortened
 from evokern.cli._terminal import unwrapped
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
-from evokern.events import FIELDS
+from evokern.events import FIELDS, current_step
 from evokern.files import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -25,8 +26,19 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
+SILENCE_S = 4.0
+"""Seconds without output after which a command prints its current step."""
 _SHOWN = "shown"
 """Attribute that marks a log record whose message was already printed, so that `-v` does not print it again."""
+
+
+_last_output_s = 0.0
+
+
+def _spoke() -> None:
+    """Record the time of an output."""
+    global _last_output_s
+    _last_output_s = time.monotonic()
 
 
 class _JsonLine(logging.Formatter):
@@ -74,6 +86,7 @@ class Output:
     def print_line(self, text: str) -> None:
         """Print a line of the result and flush it, unless `--json` is given."""
         if not self.json:
+            _spoke()
             print(visible(text), flush=True)
 
     def note(self, text: str, *, logged: bool = False) -> None:
@@ -95,6 +108,7 @@ class Output:
 
     def tell(self, text: str) -> None:
         """Print text with its line breaks on stderr. If stderr fails, the command continues."""
+        _spoke()
         try:
             print(visible_lines(text), file=sys.stderr, flush=True)
         except OSError:
@@ -114,6 +128,28 @@ class Output:
             stream.flush()
             stream.buffer.write(text.encode("utf-8", errors="backslashreplace"))
         stream.flush()
+
+    @contextlib.contextmanager
+    def steps(self) -> Iterator[None]:
+        """Print the current step (`evokern.events.begin_step`) on stderr after each `SILENCE_S` without output."""
+        if not self.remarks:
+            yield
+            return
+        ended = threading.Event()
+        reporter = threading.Thread(target=self._report_steps, args=(ended,), daemon=True)
+        _spoke()
+        reporter.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            reporter.join()
+
+    def _report_steps(self, ended: threading.Event) -> None:
+        began = time.monotonic()
+        while not ended.wait(SILENCE_S / 8):
+            if time.monotonic() - _last_output_s >= SILENCE_S:
+                self.note(f"{current_step() or 'working'} … {time.monotonic() - began:.0f} s")
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from evokern.declaration.kernel import DTYPE_BYTES, Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
+from evokern.events import begin_step
 from evokern.hardware.profiles import Profile
 from evokern.scaffold.plan import DraftArgument, Plan
 from evokern.simt.memory.access_record import Footprint, recording
@@ -100,6 +101,7 @@ class Prober:
         return self._programs[key]
 
     def _compiled(self, rendered: Rendered) -> SimulatedProgram | str:
+        begin_step("compiling the kernel for the simulator")
         while True:
             try:
                 made = compile_simulated(rendered, self.chips[0])
@@ -153,6 +155,7 @@ class Prober:
         program = self.program(entry, options)
         if isinstance(program, str):
             return Run({}, program)
+        begin_step(f"running the kernel on the simulator, {prod(grid):,} blocks of {threads} threads")
         memory = simt.Memory()
         given: dict[str, Any] = {}
         elements = capacity or _room(plan, problem)

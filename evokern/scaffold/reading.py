@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro, Parameter
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
@@ -50,7 +50,11 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     """
     function = _function(source, wanted)
     site = find_launch(source, function)
+    plain = {*ELEMENT_TYPES, *WHOLE, *_REAL, *(one.name for one in function.template)}
+    values = [one for one in function.parameters if not one.pointer and one.base not in plain]
     if not any(parameter.pointer for parameter in function.parameters):
+        if values:
+            raise _by_value(function, values[0])
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
     macros = tuple(_numeric_macros(source, text))
@@ -385,10 +389,15 @@ def _arguments(
             value = (number or "True") if base == "bool" else str(float(number or 1.0))
             yield DraftArgument(name, _REAL[base], value, "" if number else "the file's launch passes a variable")
         else:
-            raise SourceError(
-                f"{function.signature}: {parameter.type} {parameter.name} is passed by value, but evokern passes only "
-                "pointers and numbers; change the kernel's parameters"
-            )
+            raise _by_value(function, parameter)
+
+
+def _by_value(function: KernelFunction, parameter: Parameter) -> SourceError:
+    return SourceError(
+        f"{function.signature}: {parameter.type} {parameter.name} is a structure passed by value, but a drafted kernel "
+        "passes only pointers and numbers; change the kernel's parameters, or check it with `evokern sanitize --arg "
+        "struct:[…]`"
+    )
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
+from evokern.events import begin_step
 from evokern.files import read_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
@@ -56,6 +57,7 @@ def scaffold(
         UsageError: the folder or the study exists already, or the name is invalid.
     """
     name = kernel_name(path, root, name)
+    begin_step(f"reading {path.name}")
     text = _text_of(path)
     if is_t1(text):
         return write(draft_of(from_t1(text, path)), name, path.name, root)

@@ -381,5 +381,5 @@ def test_an_open_cache_is_read(cut: str, tmp_path: Path) -> None:
     whole = read_recording(write_json(tmp_path / "whole.json", kernel_tuner_cache()))
     assert read_recording(tmp_path / "open.json").answers == whole.answers
     (tmp_path / "half.json").write_text(text[: -len("}}}")] + '},\n"1,2": {"a": 1, "b')
-    with pytest.raises(DeviceError, match="truncated or not JSON.*delete the incomplete configuration"):
+    with pytest.raises(DeviceError, match=r"truncated or not JSON.*delete the incomplete configuration"):
         read_recording(tmp_path / "half.json")

@@ -28,6 +28,7 @@ from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import macros, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError
+from evokern.events import begin_step
 from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
@@ -75,6 +76,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         if cause is not None:
             yield CheckResult(name, None, f"skipped because of the error reported under {stage_label(cause)!r}")
             continue
+        begin_step(f"checking {stage_label(name)}")
         try:
             for result in _named(name, check(folder)):
                 if result.ok is False:

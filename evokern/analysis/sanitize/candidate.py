@@ -22,11 +22,13 @@ from evokern.declaration.render import render
 from evokern.declaration.state import State
 from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
 from evokern.errors import DeviceError, SourceError, UsageError, suggestion
+from evokern.events import begin_step
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import ERROR
 from evokern.simt.sanitizer.hang import REPEATS
+from evokern.wording import count_noun
 
 INSTRUCTION_LIMIT = 20_000_000
 """Number of warp instructions after which a launch counts as a hang, as in a study's `[simulation]`."""
@@ -185,6 +187,8 @@ def run_launch(
     """
     if blocks is None:
         check_grid_size(launch)
+    count = launch.blocks if blocks is None else len(blocks)
+    begin_step(f"running {launch.entry} on the simulator, {count_noun(count, 'block')} of {launch.threads} threads")
     result = program.launch(launch, arguments, memory, instruction_limit=limit, blocks=blocks, past_misaligned=True)
     return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
 
@@ -251,6 +255,7 @@ def _run(
     from evokern.device.sim.host_memory import workers_that_fit
 
     workers_that_fit(kernel, config, [problem], remedy="use a smaller one, which shows the same bugs")
+    begin_step(f"compiling {kernel.name} for {problem}")
     rendered = render(kernel, config, problem)
     program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):

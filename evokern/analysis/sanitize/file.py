@@ -33,6 +33,7 @@ from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
+from evokern.events import begin_step
 from evokern.files import is_folder
 from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, Profile
 from evokern.simt.clusters.layout import cluster_of
@@ -97,6 +98,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < MIN_CLUSTER_CAPABILITY:
         cluster = extent_text(wanted.cluster)
         raise UsageError(f"--cluster {cluster} needs --arch sm_90; {chip.architecture} does not support clusters")
+    begin_step(f"reading and compiling {wanted.path.name}")
     source = read(wanted.path, wanted.include_dirs)
     point = source.entry(wanted.entry)
     if point.expression:  # the template arguments may name types of the host code

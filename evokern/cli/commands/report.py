@@ -22,6 +22,7 @@ NICENESS = 10
 
 @command(
     "report",
+    panel=True,
     examples="""
     evokern report -o report.html
     evokern report attention-s512 --db runs.db -o attention.html

@@ -89,6 +89,7 @@ def _complete_controls(incomplete: str) -> list[str]:
 
 @command(
     "search",  # words: the examples are commands
+    panel=True,
     examples="""
     evokern search
     evokern search attention-s512 --budget 2h --seed 7 --db runs.db
@@ -192,6 +193,7 @@ def search(
 
 @command(
     "resume",
+    panel=True,
     examples="""
     evokern resume
     evokern resume attention-s512 --extend 30m --db runs.db

@@ -56,6 +56,7 @@ class WarmStart(StrEnum):
 
 @command(
     "run",
+    panel=True,
     group=group,
     examples="""
     evokern sweep run sweep.toml
@@ -247,6 +248,7 @@ def export(
 
 @command(
     "report",
+    panel=True,
     group=group,
     examples="""
     evokern sweep report sweep.toml -o sweep.html
