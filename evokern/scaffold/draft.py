@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from evokern.compile.active_includes import active_includes
 from evokern.cuda_source import CudaSource
+from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.infer import (
@@ -75,7 +77,9 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
     if source.constants:
         known = [c.name for c in source.constants if c.name in reading.source]
         notes += [f"kernel.cu: these constants could become genes: {', '.join(known)}"] if known else []
-    notes += [f"kernel.cu: include {include.name} was not found" for include in source.missing_includes]
+    rendered = Rendered(source.device_text, source.name, source.headers, (), ())
+    missing = active_includes(source, source.missing_includes, rendered, DRAFTED_FOR[0])
+    notes += [f"kernel.cu: include {include.name} was not found" for include in missing]
     return replace(made, reference=cpu_function(source, reading.function.name), notes=tuple(notes))
 
 

@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro, Parameter
+from evokern.cuda_source import (
+    ELEMENT_TYPES,
+    UNSUPPORTED,
+    UNSUPPORTED_TYPES,
+    CudaSource,
+    EntryPoint,
+    KernelFunction,
+    LaunchSite,
+    Macro,
+    Parameter,
+)
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
@@ -51,6 +61,9 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     function = _function(source, wanted)
     site = find_launch(source, function)
     plain = {*ELEMENT_TYPES, *WHOLE, *_REAL, *(one.name for one in function.template)}
+    for parameter in function.parameters:
+        if parameter.base in UNSUPPORTED_TYPES:
+            raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
     values = [one for one in function.parameters if not one.pointer and one.base not in plain]
     if not any(parameter.pointer for parameter in function.parameters):
         if values:

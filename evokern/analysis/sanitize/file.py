@@ -23,10 +23,11 @@ from evokern.analysis.sanitize.candidate import (
     unwritten,
 )
 from evokern.compile.active_includes import active_includes
-from evokern.compile.build import assembler_error, compile_to_ptx
+from evokern.compile.build import assembler_error
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
+from evokern.cuda_source.reader.known_headers import toolkit_header
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.declaration.kernel import Launch
@@ -104,7 +105,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     if point.expression:  # the template arguments may name types of the host code
         source = read(wanted.path, wanted.include_dirs, re.findall(r"\w+", point.expression))
     program, symbol = _compiled(source, point, wanted, chip)
-    missing = _active(source, source.missing_includes, _rendered(source, point, wanted), chip)
+    missing = active_includes(source, source.missing_includes, _rendered(source, point, wanted), chip)
     entry, compiled = point.entry, program.module.entries[symbol]
     remarks = check_arguments(wanted.arguments, entry, compiled.params)
     launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program)
@@ -143,7 +144,7 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):
         _LOGGER.info("%s", program.log)
-        raise SourceError(_explained(program.message, source, wanted, rendered, chip))
+        raise SourceError(_explained(program, source, wanted, rendered, chip))
     own = drop_unreferenced(inline_headers(source.device_text, source.headers), [point.entry.name])
     if refused := assembler_error(replace(rendered, source=own, headers={}), chip):
         raise SourceError(assembler_text(source.name, refused, f"{chip.architecture}{wanted.suffix}"))
@@ -163,23 +164,22 @@ def _rendered(source: CudaSource, point: EntryPoint, wanted: FileLaunch) -> Rend
     return Rendered(source.device_text, source.name, source.headers, options, expressions, wanted.suffix)
 
 
-def _active(source: CudaSource, includes: Sequence[Include], rendered: Rendered, chip: Profile) -> tuple[Include, ...]:
-    """Return the includes that no `#if` excludes for this chip and these macros."""
-    return active_includes(
-        source, includes, lambda text, headers: compile_to_ptx(replace(rendered, source=text, headers=headers), chip)
-    )
-
-
-def _explained(message: str, source: CudaSource, wanted: FileLaunch, rendered: Rendered, chip: Profile) -> str:
+def _explained(
+    failure: CompileFailure, source: CudaSource, wanted: FileLaunch, rendered: Rendered, chip: Profile
+) -> str:
     """Return why a compile failed; missing headers come first, because they may cause the first error."""
-    hints = []
-    missing = _active(source, source.missing_includes, rendered, chip)
-    suspicious = () if missing else _active(source, source.suspicious_includes, rendered, chip)
+    message, hints = failure.message, []
+    missing = active_includes(source, source.missing_includes, rendered, chip)
+    suspicious = () if missing else active_includes(source, source.suspicious_includes, rendered, chip)
     if suspicious:
         hints.append(
             f"treated as host headers and skipped: {_listed(suspicious)}; if the kernel needs one, give its folder "
             "with -I"
         )
+    undefined = dict.fromkeys(re.findall(r'identifier "(\w+)" is undefined', failure.log))
+    needed = [f"{name} needs <{header}>" for name in undefined if (header := toolkit_header(name))]
+    if needed:
+        hints.append(f"the file lacks an include: {', '.join(needed)}")
     if "cannot open source file" in message:
         hints.append("add the header's folder with -I")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}

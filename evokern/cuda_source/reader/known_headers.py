@@ -41,6 +41,14 @@ HALF_TYPES = {
 }
 """Header → pattern of its half types; host headers (cuBLAS, torch, NCCL) include these headers indirectly."""
 
+_DECLARED_BY = HALF_TYPES | {
+    "mma.h": r"wmma",
+    "cooperative_groups.h": r"cooperative_groups",
+    "curand_kernel.h": r"curand_init|curandState\w*",
+    "cuda_pipeline.h": r"__pipeline_\w+",
+}
+"""Toolkit header → pattern of the names that it declares."""
+
 BOTH_HALF_TYPES = "cuda_fp8.h"
 """Toolkit header that includes both headers of half types."""
 
@@ -106,3 +114,8 @@ def is_host_header(name: str) -> bool:
 def is_device_header(name: str) -> bool:
     """Return whether the device compiler, its include directories or the shims provide a header."""
     return name in SHIMMED or name in CUDA or ("/" in name and name.split("/")[0] in LIBRARIES)
+
+
+def toolkit_header(name: str) -> str:
+    """Return the toolkit header that declares a name, or an empty string."""
+    return next((header for header, names in _DECLARED_BY.items() if re.fullmatch(names, name)), "")

@@ -88,7 +88,7 @@ class CudaSource:
             SourceError: if the kernel does not exist or is ambiguous, lacks template arguments, or needs a host
                 library.
         """
-        return find_entry(wanted, self.entries, self.launches, self.name)
+        return find_entry(wanted, self.entries, self.launches, self.name, self.text)
 
 
 def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), named: Iterable[str] = ()) -> CudaSource:
