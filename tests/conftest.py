@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +46,7 @@ def costly_steps_are_taken_once() -> Iterator[None]:
         compiled_programs.install(patch)
         make = functools.cache(lambda app, commands: get_command(app))
         patch.setattr("typer.testing._get_command", lambda app: make(app, len(app.registered_commands)))
-        patch.setattr(_output, "SILENCE_S", math.inf)  # a busy machine would add lines to what commands print
+        patch.setattr(_output, "SILENCE_S", 3600.0)  # a busy machine would add lines to what commands print
         patch.setattr(recording, "read_recording", _reads_once(recording.read_recording))
         yield
 

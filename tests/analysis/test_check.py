@@ -443,3 +443,34 @@ def test_a_gene_with_one_value_may_act_through_the_launch(folder: Path) -> None:
     _change(folder / "kernel.py", 'Parameter("THREADS"', 'Parameter("WAVES", (1,)), Parameter("THREADS"')
     _change(folder / "kernel.py", "-(-p.N // (width(c) * c.THREADS))", "c.WAVES * -(-p.N // (width(c) * c.THREADS))")
     assert "macros" not in _failures("scale")[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "check", "told"),
+    [
+        ('tolerance={"y"', 'tolerance={"yy"', "workload", "tolerance names ['yy'], but the outputs are ['y']"),
+        ('{"y": 2 * t["x"]}', '{"yy": 2 * t["x"]}', "reference", "reference returned ['yy']"),
+        ('"output")', '"outputs")', "workload", "unknown role 'outputs' of a tensor: did you mean 'output'?"),
+    ],
+)
+def test_a_misspelt_output_is_no_bug_of_evokern(folder: Path, old: str, new: str, check: str, told: str) -> None:
+    """One check reports it; those that need the outputs are skipped."""
+    _change(folder / "kernel.py", old, new)
+    code, failures = _failures("scale")
+    assert code == 1
+    assert [check] == list(failures) and told in failures[check]
+
+
+def test_no_tolerance_is_read_off_one_run(folder: Path) -> None:
+    """An exact result suggests an absolute tolerance of the accumulator's rounding, not of a subnormal number."""
+    _change(folder / "kernel.py", '{"y": 2 * t["x"]}', '{"y": t["x"] / 3 * 6}')
+    result = CliRunner().invoke(app, ["check", "scale"])
+    (advised,) = re.findall(r"use Tolerance\(atol=(\S+), rtol", result.stdout)
+    assert 1e-8 < float(advised) < 1e-5
+
+
+def test_a_table_of_pointers_is_not_a_tensor(folder: Path) -> None:
+    """A parameter that points to pointers is named before a run calls the kernel misaligned."""
+    _change(folder / "kernel.cu", "const float* x", "const float* const* x")
+    _, failures = _failures("scale")
+    assert "points to pointers, but a tensor contains numbers" in failures["entry points"]

@@ -128,9 +128,8 @@ def parse_argument(text: str) -> Argument:
     scalar = _SCALAR.fullmatch(word)
     if scalar is None:
         raise UsageError(f"--arg {text!r} is not a valid argument; {_FORMS}")
-    dtype = _dtype(text, scalar["dtype"])
-    value = _number(text, dtype, scalar["value"])
-    return Argument(word, "scalar", dtype, (), value, value)
+    value = _number(text, scalar["dtype"], scalar["value"])
+    return Argument(word, "scalar", _dtype(text, scalar["dtype"]), (), value, value)
 
 
 def _split(text: str) -> list[str]:
@@ -151,7 +150,7 @@ def _member(text: str) -> Argument:
     if array is None:
         return parse_argument(text)
     dtype = _dtype(text, array["dtype"])
-    value = _number(text, dtype, array["value"]) if array["value"] else 0.0
+    value = _number(text, array["dtype"], array["value"]) if array["value"] else 0.0
     return Argument(text.strip(), "array", dtype, _shape(text, array["shape"]), value, value)
 
 
@@ -317,7 +316,9 @@ def _is_structure(declared: Parameter, param: Param) -> bool:
     return not declared.pointer and param.type == "b8" and (plain is None or _width(plain) != param.size)
 
 
-def allocate_arguments(arguments: Sequence[Argument], labels: Sequence[str], memory: Memory, seed: int) -> Placed:
+def allocate_arguments(
+    arguments: Sequence[Argument], labels: Sequence[str], memory: Memory, seed: int
+) -> PlacedArguments:
     """Allocate and fill the buffers, and encode the scalars.
 
     Args:
@@ -340,11 +341,11 @@ def allocate_arguments(arguments: Sequence[Argument], labels: Sequence[str], mem
     rng = np.random.default_rng(seed)
     placer = _Placer(memory, rng)
     values = tuple(placer.value(argument, label) for argument, label in zip(arguments, labels, strict=True))
-    return Placed(values, tuple(placer.buffers))
+    return PlacedArguments(values, tuple(placer.buffers))
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedArguments:
     """Arguments of a launch in memory."""
 
     values: tuple[Buffer | np.generic[Any], ...]

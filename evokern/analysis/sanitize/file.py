@@ -24,6 +24,7 @@ from evokern.analysis.sanitize.candidate import (
 )
 from evokern.compile.active_includes import active_includes
 from evokern.compile.build import assembler_error
+from evokern.compile.headers import header_report
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
@@ -180,8 +181,9 @@ def _explained(
     needed = [f"{name} needs <{header}>" for name in undefined if (header := toolkit_header(name))]
     if needed:
         hints.append(f"the file lacks an include: {', '.join(needed)}")
-    if "cannot open source file" in message:
-        hints.append("add the header's folder with -I")
+    if absent := re.search(r'cannot open source file "([^"]+)"', message):
+        remedy = next((header.remedy for header in header_report() if header.name == absent[1] and header.remedy), "")
+        hints.append(f"{remedy}, or add its folder with -I" if remedy else "add the header's folder with -I")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
