@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
-SILENCE_S = 4.0
+SILENCE_S = 3.0
 """Seconds without output after which a command prints its current step."""
 _SHOWN = "shown"
 """Attribute that marks a log record whose message was already printed, so that `-v` does not print it again."""

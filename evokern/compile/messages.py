@@ -71,6 +71,8 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
     if absent:
         why = next((found["text"].strip() for found in errors if not _ABSENT.match(found["text"].strip())), "")
         name = re.sub(r" ?([<>:]) ?", r"\1", absent[1])  # the compiler separates the tokens with blanks
+        if "overloaded function" in why:
+            return CompileFailure(log, f"kernel {name!r} has the name of another function; rename it", seconds=seconds)
         text = f"the source has no entry point {name!r}"
         return CompileFailure(log, f"{text}: {why}" if why else text, seconds=seconds)
     assembler = _PTXAS.search(log)

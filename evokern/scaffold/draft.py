@@ -10,6 +10,7 @@ from evokern.compile.active_includes import active_includes
 from evokern.cuda_source import CudaSource
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
+from evokern.errors import SourceError
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.infer import (
     LIMITS,
@@ -135,7 +136,10 @@ def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
     if reading.plan.cluster or isinstance(program, str):
         return reading
     symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults)]
-    extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
+    try:
+        extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
+    except SourceError:  # an instruction that the simulator does not support; the draft says so
+        return reading
     while extents and extents[-1] <= 1:  # zeros mean that the launch sets the cluster
         extents = extents[:-1]
     return replace(reading, plan=replace(reading.plan, cluster=tuple(map(str, extents))))
