@@ -149,7 +149,7 @@ class Output:
         began = time.monotonic()
         while not ended.wait(SILENCE_S / 8):
             if time.monotonic() - _last_output_s >= SILENCE_S:
-                self.note(f"{current_step() or 'working'} … {time.monotonic() - began:.0f} s")
+                self.note(f"{current_step() or 'starting'} … {time.monotonic() - began:.0f} s")
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:

@@ -83,7 +83,7 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; create one with `evokern init FILE.cu`")
     if name in study_files():
         raise KernelError(f"{name!r} is a study, but a kernel is needed: {', '.join(folders)}")
-    raise KernelError(f"there is no kernel {name!r}: {suggestion(name, folders) or 'no kernels/ folder found here'}")
+    raise KernelError(f"there is no kernel {name!r}: {_file_hint(name) or suggestion(name, folders) or _NO_KERNELS}")
 
 
 def _expand_home(name: str) -> Path:
@@ -180,6 +180,16 @@ def _line_in(error: BaseException, path: Path) -> str:
     return f", line {line}," if line else ""
 
 
+_NO_KERNELS = "no kernels/ folder found here"
+
+
+def _file_hint(name: str) -> str:
+    """Return what to do with a CUDA file; empty for other names."""
+    if Path(name).suffix not in (".cu", ".cuh"):
+        return ""
+    return f"it is a CUDA file; draft a kernel folder with `evokern init {name}`, or run `evokern sanitize {name}`"
+
+
 def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = False) -> Kernel:
     """Find and load a kernel.
 
@@ -232,7 +242,10 @@ def find_study(name: str) -> Study:
     if name not in known:
         if name in kernel_folders():
             raise StudyError(f"{name!r} is a kernel, but a study is needed: {_studies_of(name)}")
-        raise StudyError(f"there is no study {name!r}: {suggestion(name, known) or 'no studies/ folder found here'}")
+        raise StudyError(
+            f"there is no study {name!r}: "
+            f"{_file_hint(name) or suggestion(name, known) or 'no studies/ folder found here'}"
+        )
     return read_study(known[name])
 
 

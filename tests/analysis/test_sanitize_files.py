@@ -195,3 +195,16 @@ def test_an_index_that_wraps_is_told_from_one_that_is_too_large(tmp_path: Path) 
     (tmp_path / "k.cu").write_text("__global__ void k(float* out) { unsigned i = threadIdx.x; out[i - 1] = 1; }\n")
     _, text = _sanitized(tmp_path / "k.cu")
     assert "an index that wrapped in 32 bits" in text and "check the last block" not in text
+
+
+def test_host_parts_of_device_libraries_are_left_out(tmp_path: Path) -> None:
+    """Thrust's containers and algorithms and CUB's device-wide functions are host code; their device parts remain."""
+    (tmp_path / "k.cu").write_text(
+        "#include <thrust/device_vector.h>\n#include <thrust/sort.h>\n#include <cub/device/device_reduce.cuh>\n"
+        "#include <thrust/complex.h>\n"
+        "struct Holder { thrust::device_vector<float> v; };\n"
+        "__global__ void k(float* out) { out[threadIdx.x] = thrust::complex<float>(1, 2).real(); }\n"
+        "int main() { thrust::device_vector<float> v(32); thrust::sort(v.begin(), v.end()); }\n"
+    )
+    code, text = _sanitized(tmp_path / "k.cu")
+    assert code == 0, text

@@ -195,7 +195,7 @@ def _with_headers(
             own = [place.parent] if place and directive.quoted else []
             header = (
                 None
-                if known_headers.is_device_header(directive.name)
+                if known_headers.is_device_header(directive.name) or known_headers.is_host_part(directive.name)
                 else _locate(directive.name, [*own, *include_dirs])
             )
             if header is None:
