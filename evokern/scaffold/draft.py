@@ -80,7 +80,8 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
         notes += [f"kernel.cu: these constants could become genes: {', '.join(known)}"] if known else []
     rendered = Rendered(source.device_text, source.name, source.headers, (), ())
     missing = active_includes(source, source.missing_includes, rendered, DRAFTED_FOR[0])
-    notes += [f"kernel.cu: include {include.name} was not found" for include in missing]
+    names = dict.fromkeys(include.name for include in missing)
+    notes += [f"kernel.cu: include {name} was not found" for name in names]
     return replace(made, reference=cpu_function(source, reading.function.name), notes=tuple(notes))
 
 

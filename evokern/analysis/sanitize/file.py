@@ -44,6 +44,8 @@ from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
 """Number of threads above which a note warns about a long run."""
+MOST_LISTED = 6
+"""Maximum number of headers that a message lists."""
 _LOGGER = logging.getLogger("evokern")
 _DEFINITION = re.compile(r"[A-Za-z_]\w*(\(.*\))?(=.*)?", re.DOTALL)
 
@@ -197,9 +199,16 @@ def _explained(
 
 
 def _listed(includes: Sequence[Include]) -> str:
-    """Return the headers with the lines that include them."""
-    return ", ".join(
-        f'"{include.name}" (line {include.line}{f" of {include.file}" if include.file else ""})' for include in includes
+    """Return each header with the first line that includes it; at most `MOST_LISTED` headers."""
+    first = {include.name: include for include in reversed(includes)}
+    ordered = [include for include in includes if first[include.name] is include]
+    more = f" and {len(ordered) - MOST_LISTED} more" if len(ordered) > MOST_LISTED else ""
+    return (
+        ", ".join(
+            f'"{include.name}" (line {include.line}{f" of {include.file}" if include.file else ""})'
+            for include in ordered[:MOST_LISTED]
+        )
+        + more
     )
 
 
