@@ -197,6 +197,14 @@ def test_an_index_that_wraps_is_told_from_one_that_is_too_large(tmp_path: Path) 
     assert "an index that wrapped in 32 bits" in text and "check the last block" not in text
 
 
+def test_a_null_pointer_is_no_index(tmp_path: Path) -> None:
+    """An address far from every buffer belongs to none of them."""
+    (tmp_path / "k.cu").write_text("__global__ void k(float** out) { float* p = out[threadIdx.x]; p[2] = 1; }\n")
+    result = CliRunner().invoke(app, ["sanitize", str(tmp_path / "k.cu"), "--block", "32", "--arg", "zero:u64[32]"])
+    assert "at address 0x8, far from every buffer. Check for a null pointer" in result.stdout
+    assert "   memory  " not in result.stdout and "byte -" not in result.stdout
+
+
 def test_host_parts_of_device_libraries_are_left_out(tmp_path: Path) -> None:
     """Thrust's containers and algorithms and CUB's device-wide functions are host code; their device parts remain."""
     (tmp_path / "k.cu").write_text(
