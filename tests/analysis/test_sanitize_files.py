@@ -96,7 +96,7 @@ INFO = "struct:[in:f32[{}],i32=32,f32[3]=2,i8=1]"
         ("table", ("table:[in:f32[8],in:f32[32]]", "out:f32[32]", "i32=2"), 0, "clean: nothing was found"),
         ("table", ("table:[in:f32[32],in:f32[8]]", "out:f32[32]", "i32=2"), 1, "in[1] has 32 bytes"),
         ("table", ("in:f32[32]", "out:f32[32]", "i32=2"), 2, "the parameter points to pointers, not to numbers"),
-        ("tex", ("u64=0", "out:f32[32]"), 2, "textures and surfaces are not supported"),
+        ("tex", ("u64=0", "out:f32[32]"), 2, "textures are not simulated"),
     ],
 )
 def test_arguments_of_every_kind_can_be_said(

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from evokern.cuda_source import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES, KernelFunction, Parameter
+from evokern.cuda_source import ELEMENT_TYPES, KernelFunction, Parameter
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.errors import UsageError, suggestion
 from evokern.simt import Buffer, Memory, Param
@@ -235,9 +235,6 @@ def check_arguments(arguments: Sequence[Argument], entry: KernelFunction, params
         UsageError: the number, kinds or sizes of the arguments do not match; the message lists the parameters.
     """
     listed = _signature(entry, params)
-    for parameter in entry.parameters:
-        if parameter.base in UNSUPPORTED_TYPES:
-            raise UsageError(f"{entry.qualified} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
     if len(arguments) != len(params):
         wanted = " ".join(f"--arg {_suggestion(item, param)}" for item, param in zip(_declared(entry, params), params,
                                                                                   strict=True))  # fmt: skip
