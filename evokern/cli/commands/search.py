@@ -89,7 +89,6 @@ def _complete_controls(incomplete: str) -> list[str]:
 
 @command(
     "search",  # words: the examples are commands
-    panel=True,
     examples="""
     evokern search
     evokern search attention-s512 --budget 2h --seed 7 --db runs.db
@@ -99,6 +98,7 @@ def _complete_controls(incomplete: str) -> list[str]:
     evokern search attention-s512 --warm-start none
     evokern search attention-s512 --fresh
     """,
+    panel=True,
 )
 def search(
     output: Output,
