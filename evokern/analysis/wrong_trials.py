@@ -23,6 +23,14 @@ ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
 LEAST_ROUNDING = 1e-5
 """Relative error that counts as rounding for other types, about a hundred roundings of float32 (2**-24 each)."""
 _FAILED = (Outcome.COMPILE_ERROR, Outcome.OVER_RESOURCES, Outcome.CRASHED, Outcome.HUNG)
+_FINDING = "sanitizer:"
+_OF_FINDINGS = {
+    "sanitizer:input_write": "the order of the launch's args, or a tensor whose role should be inout",
+    "sanitizer:uninitialised": 'a load of data that nothing wrote, or a workspace that needs initial="zero"',
+}
+"""Check of the sanitizer → likely cause, if kernel.py may be the cause."""
+_LARGEST = {"f16": 6.55e4, "bf16": 3.38e38, "f32": 3.4e38, "e4m3": 448.0, "e5m2": 57344.0}
+"""Magnitude from which a result counts as infinite, because evidence contains the largest finite value instead."""
 LEAST_NEAR = 2
 """Minimum number of narrow misses for a report."""
 
@@ -109,18 +117,37 @@ def suspect(evidence: Mapping[str, Any], *, normal_error: float = 0.0) -> str:
         return 'state that persists between calls: a workspace that needs initial="zero", or an accumulated output'
     if evidence["check"] == "floor":
         return "the workload's flops and bytes: they may be too high"
+    if str(evidence["check"]).startswith(_FINDING):
+        return _OF_FINDINGS.get(evidence["check"], "the kernel at that line; the finding does not depend on kernel.py")
     if "never written" in message or "wrote no element" in message:
         return "the grid in launches (it may cover only part of the output), or an early return"
-    if evidence.get("input_set") in ("large", "denormal") and normal_error <= 1:
-        return (
-            f"the range of values: {evidence['input_set']} inputs fail. If normal inputs pass, a sum may overflow its "
-            "type; set Tensor's large= to the largest input that the kernel must support"
-        )
+    if (
+        evidence.get("input_set") in ("large", "denormal")
+        and "normal" not in evidence.get("failed_sets", ())
+        and normal_error <= 1
+    ):
+        return _range_cause(evidence)
     if evidence.get("input_set") == "edges" and 4 * evidence.get("bad", 0) <= evidence.get("elements", 0):
         return "the handling of zeros, and of infinities and NaN if kernel.py declares nonfinite="
     return (
         "the declaration before the kernel: the reference, the order of the launch's args, and the shapes (row-major, "
         "last axis contiguous)"
+    )
+
+
+def _range_cause(evidence: Mapping[str, Any]) -> str:
+    """Return the likely cause of an error on inputs of unusual size: an overflow only if the result shows one."""
+    if evidence["input_set"] == "denormal":
+        return "the handling of subnormal numbers, which --use_fast_math and -ftz=true replace by zero"
+    got = _number(evidence.get("got"))
+    if got is None or not abs(got) < _LARGEST.get(str(evidence.get("dtype")), math.inf):
+        return (
+            "the range of values: large inputs fail with an infinity or NaN. If normal inputs pass, a sum may overflow "
+            "its type; use a wider type, or set Tensor's large= to the largest input that the kernel must support"
+        )
+    return (
+        "the precision of the accumulator: large inputs fail, but the result is finite. If normal inputs pass, a wider "
+        "type is needed for sums"
     )
 
 

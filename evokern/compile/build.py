@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -135,6 +136,20 @@ def _key(rendered: Rendered, options: Sequence[str], architecture: str) -> str:
     return program_key(rendered.source, headers, options, rendered.entries, architecture, compiler_version())
 
 
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm|__asm__)\b")
+
+
+def assembler_error(rendered: Rendered, chip: Profile) -> str:
+    """Return why the assembler rejects a program that compiles to PTX; empty if it does not.
+
+    Only inline assembly can contain instructions that the chip lacks, so other programs are not assembled.
+    """
+    if not any(map(_ASSEMBLY.search, (rendered.source, *rendered.headers.values()))):
+        return ""
+    built = compile_rendered(rendered, Target(chip, None))
+    return built.message if isinstance(built, CompileFailure) and built.need is None and built.line is None else ""
+
+
 def compile_internal(source: str, name: str, entry: str, chip: Profile) -> Program:
     """Compile an internal kernel of the evokern package, or load it from the user's cache.
 
@@ -169,6 +184,8 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     """
     try:
         tensors = dict(kernel.workload.tensors(problem, config))
+    except KernelError:
+        raise
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"

@@ -23,7 +23,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized due to .* in (?:the )?function '([^']+)'")
 """Advisories C7510 to C7514 of ptxas: it inserts a wait after every warpgroup product."""
-_LATER = ("not supported for this GPU architecture", 'no member "this_cluster"')
+_LATER = ("for this GPU architecture", 'no member "this_cluster"')
 """Parts of messages about features that only a later architecture has."""
 
 
@@ -75,6 +75,8 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
     if absent:
         why = next((found["text"].strip() for found in errors if not _ABSENT.match(found["text"].strip())), "")
         name = re.sub(r" ?([<>:]) ?", r"\1", absent[1])  # the compiler separates the tokens with blanks
+        if "overloaded function" in why:
+            return CompileFailure(log, f"kernel {name!r} has the name of another function; rename it", seconds=seconds)
         text = f"the source has no entry point {name!r}"
         return CompileFailure(log, f"{text}: {why}" if why else text, seconds=seconds)
     assembler = _PTXAS.search(log)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value
-from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem
+from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem, explained
 from evokern.declaration.launch_bounds import bounds_reason, thread_bound
 from evokern.declaration.space import Space
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
@@ -245,9 +245,7 @@ def _call_declared(
     except (KernelError, SpaceError):
         raise
     except KERNEL_CODE_EXCEPTIONS as error:
-        raise KernelError(
-            f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
-        ) from error
+        raise KernelError(f"kernel {kernel.name}: {name} {explained(error)} for {dict(config)} at {problem}") from error
 
 
 def _check_compute_capability(kernel: Kernel, config: Config, chip: Profile) -> Violation | None:

@@ -13,6 +13,7 @@ from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from evokern.declaration.field_types import TEXT, Kind, is_whole, members
 from evokern.errors import EvokernError, SpaceError, suggestion
 from evokern.hardware.profiles import CHIPS
 
@@ -102,6 +103,8 @@ class Config(NamedValues):
         return f"Config({', '.join(f'{name}={value}' for name, value in self._values.items())})"
 
 
+_VALUE = Kind(lambda value: isinstance(value, (int, str)), "a whole number or a name")
+
 When = Mapping[str, Sequence[Value]]
 """Condition of a gene: it is active if each named gene has one of the listed values."""
 
@@ -161,9 +164,14 @@ class Gene:
                 f"gene {self.name}: default {self.default!r} is not among its values: "
                 f"{suggestion(str(self.default), map(str, self.values))}"
             )
-        for value in self.min_compute_capability:
+        for value, capability in self.min_compute_capability.items():
             if value not in self.values:
                 raise SpaceError(f"gene {self.name}: min_compute_capability names the unknown value {value!r}")
+            if not (isinstance(capability, tuple) and len(capability) == 2 and all(map(is_whole, capability))):
+                raise SpaceError(
+                    f"gene {self.name}: min_compute_capability of {value!r} is {capability!r}; "
+                    "use a pair such as (9, 0)"
+                )
         for value in (*self.for_study, *self.for_chips, *self.less_precise):
             if value not in self.values:
                 raise SpaceError(
@@ -279,10 +287,19 @@ def _gene(
     layer: Literal["parameter", "mutation"],
     relieves: Relieves,
 ) -> Gene:
+    owner = f"gene {name}"
+    values = members(owner, "values", values, _VALUE, SpaceError)
     if not values:
         raise SpaceError(f"gene {name} has no values; list at least one")
+    for what, given in (("when", when), ("min_compute_capability", min_compute_capability)):
+        if given is not None and not isinstance(given, Mapping):
+            raise SpaceError(f"{owner}: {what} is {given!r}; use a mapping")
+    for other, wanted in (when or {}).items():
+        members(owner, f"when[{other!r}]", wanted, _VALUE, SpaceError)
     if isinstance(relieves, str):
         raise SpaceError(f'gene {name}: relieves={relieves!r} is a string; write relieves=("{relieves}",)')
+    if not isinstance(relieves, (Mapping, Sequence)):
+        raise SpaceError(f"{owner}: relieves is {relieves!r}; use a tuple of {', '.join(CAUSES)}")
     chosen = values[0] if default is None else default
     least = dict(min_compute_capability or {})
     weights = dict(relieves) if isinstance(relieves, Mapping) else dict.fromkeys(relieves, 1)
@@ -296,10 +313,16 @@ def _marked(
     for mark, values in (("for_study", for_study), ("less_precise", less_precise)):
         if isinstance(values, str):
             raise SpaceError(f'gene {gene.name}: {mark}={values!r} is a string; write {mark}=("{values}",)')
+        members(f"gene {gene.name}", mark, values, _VALUE, SpaceError)
         if gene.default in values:
             raise SpaceError(f"gene {gene.name}: {mark} marks its default {gene.default!r}; choose another default")
+    if not isinstance(for_chips, Mapping):
+        raise SpaceError(f"gene {gene.name}: for_chips is {for_chips!r}; use a mapping from values to chips")
     for value, names in for_chips.items():
         if isinstance(names, str):
             raise SpaceError(f'gene {gene.name}: for_chips[{value!r}] is a string; write ("{names}",)')
-    chips = {value: tuple(names) for value, names in for_chips.items()}
+    chips = {
+        value: members(f"gene {gene.name}", f"for_chips[{value!r}]", names, TEXT, SpaceError)
+        for value, names in for_chips.items()
+    }
     return replace(gene, for_study=tuple(for_study), for_chips=chips, less_precise=tuple(less_precise))

@@ -87,6 +87,8 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         result[gene.name] = choice_macro(gene, config[gene.name]) if named else str(config[gene.name])
     try:
         extra = dict(kernel.macros(config, problem))
+    except KernelError:
+        raise
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: macros raised {type(error).__name__}: {error} for {dict(config)} at {problem}"

@@ -6,11 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evokern.declaration.field_types import Kind, entries, is_whole
 from evokern.declaration.problem import Problem
 from evokern.errors import KernelError
 
 if TYPE_CHECKING:
     import torch
+
+
+_AXIS = Kind(lambda axes: is_whole(axes) or (isinstance(axes, tuple) and all(map(is_whole, axes))),
+             "the number of an axis, or a tuple of them")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Slice:
     axis."""
 
     def __post_init__(self) -> None:
+        entries("a Slice", "axes", self.axes, _AXIS)
         if not self.axes:
             raise KernelError('a Slice names no tensor; name at least one, for example Slice({"a": 0, "c": 0})')
         cuts = {name: self.cut(name) for name in self.axes}

@@ -7,7 +7,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro
+from evokern.cuda_source import (
+    ELEMENT_TYPES,
+    UNSUPPORTED,
+    UNSUPPORTED_TYPES,
+    CudaSource,
+    EntryPoint,
+    KernelFunction,
+    LaunchSite,
+    Macro,
+    Parameter,
+)
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
 from evokern.errors import SourceError
@@ -51,7 +61,14 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     """
     function = _function(source, wanted)
     site = find_launch(source, function)
+    plain = {*ELEMENT_TYPES, *WHOLE, *_REAL, *(one.name for one in function.template)}
+    for parameter in function.parameters:
+        if parameter.base in UNSUPPORTED_TYPES:
+            raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
+    values = [one for one in function.parameters if not one.pointer and one.base not in plain]
     if not any(parameter.pointer for parameter in function.parameters):
+        if values:
+            raise _by_value(function, values[0])
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
     point = _with_arguments(source, function, wanted, site)
     named = entry_words([point.expression or function.name])
@@ -384,6 +401,11 @@ def _arguments(
     for position, (parameter, argument) in enumerate(zip(function.parameters, passed, strict=True)):
         base = types.get(parameter.base, parameter.base)
         name = parameter.name or f"argument{position}"
+        if parameter.of_pointers:
+            raise SourceError(
+                f"{function.signature}: {parameter.type} {name} points to pointers, but evokern passes only pointers "
+                "to numbers; change the kernel's parameters to one pointer for each array"
+            )
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
             yield DraftArgument(name, dtype or "f32", None, "" if dtype else f"unknown element type {parameter.base}")
@@ -397,10 +419,15 @@ def _arguments(
             value = (number or "True") if base == "bool" else str(float(number or 1.0))
             yield DraftArgument(name, _REAL[base], value, "" if number else "the file's launch passes a variable")
         else:
-            raise SourceError(
-                f"{function.signature}: {parameter.type} {parameter.name} is passed by value, but evokern passes only "
-                "pointers and numbers; change the kernel's parameters"
-            )
+            raise _by_value(function, parameter)
+
+
+def _by_value(function: KernelFunction, parameter: Parameter) -> SourceError:
+    return SourceError(
+        f"{function.signature}: {parameter.type} {parameter.name} is a structure passed by value, but a drafted kernel "
+        "passes only pointers and numbers; change the kernel's parameters, or check it with `evokern sanitize --arg "
+        "struct:[…]`"
+    )
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel import Kernel, Problem, explained
 from evokern.declaration.kernel_files import CODE, KernelContent
 from evokern.declaration.loading import loading
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, SpaceError, StudyError, suggestion
@@ -84,7 +84,7 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; create one with `evokern init FILE.cu`")
     if name in study_files():
         raise KernelError(f"{name!r} is a study, but a kernel is needed: {', '.join(folders)}")
-    raise KernelError(f"there is no kernel {name!r}: {suggestion(name, folders) or 'no kernels/ folder found here'}")
+    raise KernelError(f"there is no kernel {name!r}: {_file_hint(name) or suggestion(name, folders) or _NO_KERNELS}")
 
 
 def _expand_home(name: str) -> Path:
@@ -131,7 +131,7 @@ def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: boo
         raise
     except KERNEL_CODE_EXCEPTIONS as error:
         line = _line_in(error, path)
-        raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
+        raise KernelError(f"{path}{line} {explained(error)}") from error
     kernel = getattr(module, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise KernelError(f"{path} has no module-level `kernel = Kernel(...)`")
@@ -202,6 +202,16 @@ def _line_in(error: BaseException, path: Path) -> str:
     return f", line {line}," if line else ""
 
 
+_NO_KERNELS = "no kernels/ folder found here"
+
+
+def _file_hint(name: str) -> str:
+    """Return what to do with a CUDA file; empty for other names."""
+    if Path(name).suffix not in (".cu", ".cuh"):
+        return ""
+    return f"it is a CUDA file; draft a kernel folder with `evokern init {name}`, or run `evokern sanitize {name}`"
+
+
 def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = False) -> Kernel:
     """Find and load a kernel.
 
@@ -254,7 +264,10 @@ def find_study(name: str) -> Study:
     if name not in known:
         if name in kernel_folders():
             raise StudyError(f"{name!r} is a kernel, but a study is needed: {_studies_of(name)}")
-        raise StudyError(f"there is no study {name!r}: {suggestion(name, known) or 'no studies/ folder found here'}")
+        raise StudyError(
+            f"there is no study {name!r}: "
+            f"{_file_hint(name) or suggestion(name, known) or 'no studies/ folder found here'}"
+        )
     return read_study(known[name])
 
 

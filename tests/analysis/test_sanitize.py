@@ -341,7 +341,7 @@ def test_macros_that_a_file_wants_are_named(tmp_path: Path) -> None:
 def test_buffers_hold_what_was_asked_for(text: str, values: list[int]) -> None:
     """A value after `=` stands in every element, in the element's own format."""
     memory = simt.Memory()
-    buffer: Any = allocate_arguments([parse_argument(text)], ["x"], memory, 0)[0]
+    buffer: Any = allocate_arguments([parse_argument(text)], ["x"], memory, 0).values[0]
     array = buffer.read().view(np.uint16 if "bf16" in text else buffer.dtype)
     assert values == array.tolist()
 
@@ -349,10 +349,10 @@ def test_buffers_hold_what_was_asked_for(text: str, values: list[int]) -> None:
 def test_random_inputs_keep_their_range() -> None:
     """A range bounds the random numbers on both sides, and both ends are drawn."""
     memory = simt.Memory()
-    buffer: Any = allocate_arguments([parse_argument("in:i8[500]=-2..2")], ["x"], memory, 0)[0]
+    buffer: Any = allocate_arguments([parse_argument("in:i8[500]=-2..2")], ["x"], memory, 0).values[0]
     assert {-2, -1, 0, 1, 2} == set(buffer.read().tolist())
     assert not buffer.writable
-    output: Any = allocate_arguments([parse_argument("out:f32[4]")], ["y"], memory, 0)[0]
+    output: Any = allocate_arguments([parse_argument("out:f32[4]")], ["y"], memory, 0).values[0]
     assert (True, False) == (output.writable, output.initialised)
 
 

@@ -8,8 +8,10 @@ import pytest
 from paths import DATA
 
 from evokern.cuda_source import read
+from evokern.errors import SourceError
 from evokern.scaffold.declaration_text import kernel_py
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.reading import read_kernel
 from evokern.scaffold.shapes import fit, row_major
 from evokern.study.discovery import load_kernel
 
@@ -335,3 +337,19 @@ def test_what_no_simulated_chip_has_is_said_so() -> None:
         "__global__ void later(const float* x, float* y, int n) { y[0] = x[0]; }"
     )
     assert any("drafts support at most sm_90" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "told"),
+    [
+        ("float* const* x", "points to pointers, but evokern passes only pointers to numbers"),
+        ("cudaTextureObject_t t", "textures and surfaces are not supported"),
+        ("Info info", "Info info is a structure passed by value"),
+        ("int n", "takes no pointer, so it cannot return a result"),
+    ],
+)
+def test_a_parameter_that_a_draft_cannot_pass_is_named(parameter: str, told: str, tmp_path: Path) -> None:
+    """The reason is the parameter's type, not what follows from it."""
+    (tmp_path / "k.cu").write_text(f"struct Info {{ float* data; int n; }};\n__global__ void k({parameter}) {{}}\n")
+    with pytest.raises(SourceError, match=told):
+        read_kernel(read(tmp_path / "k.cu"), None)

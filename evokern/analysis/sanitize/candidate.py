@@ -250,14 +250,17 @@ def _run(
     kernel: Kernel, config: Config, problem: Problem, chip: Profile, limit: int
 ) -> tuple[SanitizedRun, dict[str, str]]:
     # These imports need torch; sanitizing a plain file does not.
-    from evokern.compile.build import tensors_of
+    from evokern.compile.build import assembler_error, tensors_of
     from evokern.device.sim.arguments import draw_buffers
     from evokern.device.sim.host_memory import workers_that_fit
 
     workers_that_fit(kernel, config, [problem], remedy="use a smaller one, which shows the same bugs")
-    program = compile_simulated(render(kernel, config, problem), chip)
+    rendered = render(kernel, config, problem)
+    program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
+    if refused := assembler_error(rendered, chip):
+        raise SourceError(assembler_text(kernel.name, refused, f"{chip.architecture}{rendered.architecture_suffix}"))
     memory = simt.Memory()
     tensors = tensors_of(kernel, config, problem)
     buffers = draw_buffers(memory, tensors)
@@ -285,6 +288,14 @@ def _run(
     title = f"{kernel.name} at {problem}: " + ", then ".join(geometry_text(launch) for launch in launches)
     run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results))
     return run, program.texts
+
+
+def assembler_text(name: str, message: str, target: str) -> str:
+    """Return a message about instructions that the assembler rejects for a target."""
+    return (
+        f"{name}: the assembler rejects the code for {target}, so no GPU of this architecture can run it: {message}; "
+        "choose another --arch, correct the instruction, or exclude it with #if"
+    )
 
 
 def geometry_text(launch: Launch) -> str:

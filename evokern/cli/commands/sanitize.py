@@ -19,12 +19,15 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output
 from evokern.errors import UsageError
+from evokern.files import is_file
 from evokern.wording import changed_genes_text, counts
 
 if TYPE_CHECKING:
     from evokern.analysis.sanitize.candidate import SanitizeReport
     from evokern.simt import Finding
 
+COMPILED = (".ptx", ".cubin", ".fatbin", ".o", ".so")
+"""File name suffixes of compiled code."""
 SOURCES = (".cu", ".cuh")
 """File name suffixes of CUDA files; any other target is the name or folder of a kernel."""
 
@@ -91,7 +94,9 @@ def sanitize(
             metavar="ARG",
             help="FILE only: one kernel argument; repeated for each parameter, in order. Buffers: in:f16[2,128,64] "
             "(random, read-only), in:i32[64]=0..9 (random within a range), out:f32[64] (the kernel must write it), "
-            "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable). Scalars: i32=128, f32=0.5, null.",
+            "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable); in:f32[64]+3 points to element 3. "
+            "By value: i32=128, f32=0.5, bool=1, null, struct:[i32=4,f32[3]=0] (members). table:[in:f32[8],in:f32[8]] "
+            "is an array of pointers.",
         ),
     ] = [],  # noqa: B006
     define: Annotated[
@@ -156,6 +161,7 @@ def sanitize(
         )
         report = sanitize_file(wanted, chip)
     else:
+        _require_kernel(target)
         _refuse("a kernel folder", of_files)
         from evokern.analysis.sanitize.problems import small_or_given
         from evokern.study.discovery import find_kernel
@@ -178,6 +184,16 @@ def sanitize(
         for line in lines(report):
             output.print_line(line)
     return 1 if report.errors or report.over_limit or (strict and not report.clean) else 0
+
+
+def _require_kernel(target: str) -> None:
+    """Reject a file that is neither a kernel folder nor CUDA source."""
+    path = Path(target)
+    named = ", ".join(SOURCES)
+    if path.suffix in COMPILED:
+        raise UsageError(f"{target} is compiled code; sanitize reads CUDA source ({named}), so pass the source file")
+    if is_file(path):
+        raise UsageError(f"{target} is not a CUDA file ({named}); rename it if it contains CUDA source")
 
 
 def _refuse(what: str, options: Mapping[str, object]) -> None:

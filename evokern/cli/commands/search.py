@@ -397,5 +397,7 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
         output.print_line(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.print_line(f"cost: {cost_text(result.summary['cost'])}")
-    output.print_line(f"next: {command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
+    replayed = result.summary["device"].startswith("replay:")
+    export = "" if replayed else f"; {command_line('export', *stored, '-o', 'best.cu')}"
+    output.print_line(f"next: {command_line('show', *stored)}{export}")
     return code

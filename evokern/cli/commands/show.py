@@ -237,10 +237,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += _rejected(reader, record, summary)
     lines += _failures(reader, record, each=3)
-    lines += [
-        "",
-        f"to export the best: {command_line('export', record.name, '--db', db, '-o', 'best.cu')}",
-    ]
+    if not record.device.startswith("replay:"):
+        lines += ["", f"to export the best: {command_line('export', record.name, '--db', db, '-o', 'best.cu')}"]
     return lines
 
 

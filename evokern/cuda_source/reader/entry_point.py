@@ -18,10 +18,12 @@ _MANGLED_TYPES = {
 
 
 def find_entry(
-    wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str
+    wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str, text: str = ""
 ) -> EntryPoint:
     """Find a kernel by name, as described in `CudaSource.entry`."""
     if not entries:
+        if "__global__" in text:
+            raise SourceError(f"{file} declares kernels but defines none; choose the file with their code")
         raise SourceError(f"{file} contains no __global__ function; choose a file with a kernel")
     if wanted is None:
         names = sorted({entry.qualified for entry in entries})

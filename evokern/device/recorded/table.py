@@ -58,6 +58,8 @@ class Table:
     """Distinct configurations that the recorded search tried, including infeasible ones; None without a search."""
     searched_by: str = ""
     """Sampler of that search."""
+    left_out: tuple[str, ...] = ()
+    """Configurations that were left out because their time is impossible, each with the time."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))

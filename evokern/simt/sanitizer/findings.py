@@ -45,6 +45,17 @@ CLUSTER_HINTS = {
     "warp at the same instruction: keep both outside conditions.",
 }
 """Kind → the usual cause if blocks of a cluster are involved."""
+FAR_BYTES = 1 << 30
+"""Distance from an allocation from which a wrapped index is more likely than one that is slightly too large."""
+FAR_HINT = (
+    "The distance suggests an index that wrapped in 32 bits: compute products in 64 bits (size_t), and check for "
+    "differences of unsigned numbers below zero."
+)
+"""Usual cause of an access at least `FAR_BYTES` outside its array."""
+WILD_BYTES = 1 << 38
+"""Distance from every allocation that no 32-bit index of elements of up to 16 bytes reaches."""
+WILD_HINT = "Check for a null pointer, and for a pointer read from memory that does not contain one."
+"""Usual cause of an access at least `WILD_BYTES` from every allocation."""
 SAME_CLUSTER = "of the same cluster"
 """Suffix for threads of another block in the cluster, in messages."""
 
@@ -202,7 +213,9 @@ class Collector:
             return
         of_cluster = SAME_CLUSTER in detail or instruction.startswith("barrier.cluster")
         cause = CLUSTER_HINTS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
-        hint = f"{detail}. {cause}" if detail else cause
+        if kind == "out_of_bounds" and (not allocation or abs(offset) >= FAR_BYTES):
+            cause = FAR_HINT if allocation else WILD_HINT
+        hint = f"{detail.removesuffix('.')}. {cause}" if detail else cause
         finding = Finding(
             kind,
             at.line,
