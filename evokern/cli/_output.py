@@ -127,7 +127,7 @@ class Output:
             try:
                 if why := why_not_own(self.log):
                     raise UsageError(f"cannot write the log {self.log}: {why}; choose another file with --log")
-                handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
+                handlers.append(_LogFile(self.log, self))
             except OSError as error:
                 raise UsageError(
                     f"cannot write the log {self.log}: {error.strerror}; choose another file with --log"
@@ -162,6 +162,31 @@ def save(file: Path, content: str | bytes, option: str) -> None:
             write_bytes(file, content)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; choose another file with {option}") from error
+
+
+class _LogFile(logging.FileHandler):
+    """Log handler for `--log FILE`; if the file cannot be written, for example on a full disk, it says so once."""
+
+    def __init__(self, file: Path, output: Output) -> None:
+        super().__init__(file, encoding="utf-8", errors="backslashreplace")
+        self._file, self._output, self._failed = file, output, False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name in logging)
+        """Report the first failed write; later messages are lost."""
+        self._report(sys.exc_info()[1])
+
+    def close(self) -> None:
+        """Close the file."""
+        try:
+            super().close()
+        except OSError as error:  # what could not be written before is tried again
+            self._report(error)
+
+    def _report(self, error: BaseException | None) -> None:
+        if not self._failed:
+            self._failed = True
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            self._output.tell(f"evokern: cannot write the log {self._file}: {why}; the log is incomplete")
 
 
 class _Terminal(logging.Handler):

@@ -15,6 +15,8 @@ _SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a
 _ABSENT = re.compile(r"Error in parsing name expression.*?\" ?([^\"]+)\"")
 _NAME_MAP = "__nv_name_map"
 """File that NVRTC generates to look up entry points; its errors are consequences of errors in the source."""
+LAUNCHES = "device-side kernel launch could not be processed"
+"""Part of NVRTC's error for a launch in device code."""
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -66,6 +68,8 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
     error = next((found for found in errors if found["file"].strip() != _NAME_MAP), None)
     if error:
         file, line, text = error["file"].strip(), int(error["line"]), error["text"].strip()
+        if LAUNCHES in text:
+            text = "a kernel launches another one (dynamic parallelism), but evokern has no device runtime"
         return CompileFailure(log, f"{file}:{line}: {text}", file, line, seconds=seconds)
     absent = _ABSENT.search(log)
     if absent:

@@ -135,6 +135,8 @@ def explain_errors(path: Path) -> Iterator[None]:
 
 def _remedy(path: Path, text: str) -> str:
     low = text.lower()
+    if "disk i/o error" in low and (gone := _missing_log(path)):
+        return f"{gone}, SQLite's log of {path}, was removed while it was in use; run the same command again"
     if "disk is full" in low or "disk i/o error" in low:
         return f"the disk of {path} is full or failing; free space and run the same command again (nothing is lost)"
     if "readonly" in low:
@@ -155,6 +157,17 @@ def _remedy(path: Path, text: str) -> str:
         return f"{path} cannot be opened; check that the file and its folder exist and are readable"
     first = text.splitlines()[0] if text else "unknown error"
     return f"{path} cannot be used: {first}"
+
+
+def _missing_log(path: Path) -> Path | None:
+    """Return a file of SQLite that is missing next to a database, if its disk has space."""
+    try:
+        if not os.statvfs(path.resolve().parent).f_bavail:
+            return None
+    except OSError:
+        return None
+    logs = (Path(f"{path}{suffix}") for suffix in ("-wal", "-shm"))
+    return next((log for log in logs if not log.exists()), None)
 
 
 def _no_more_files() -> bool:

@@ -49,9 +49,12 @@ class Lock:
             if self._still_the_file():
                 break
             self._file.close()
-        write_holder(self.path, self._file)
         try:
+            write_holder(self.path, self._file)
             self._lock_database(path)
+        except OSError as error:
+            self.release()
+            raise StoreError(f"{path} cannot be locked: {error.strerror}; choose another file with --db") from None
         except BaseException:
             self.release()
             raise
@@ -123,6 +126,16 @@ class Logs:
         """Record the files that exist now; they stay the same while the database is open."""
         paths = (Path(f"{database.resolve()}{suffix}") for suffix in ("-wal", "-shm"))
         self._states = {path: path.lstat() for path in paths if path.exists()}
+
+    def gone(self) -> Path | None:
+        """Return a file that was removed or replaced; other connections then do not see what this one commits."""
+        for path, state in self._states.items():
+            try:
+                if not os.path.samestat(path.lstat(), state):
+                    return path
+            except OSError:
+                return path
+        return None
 
     def remove(self) -> None:
         """Remove the files, unless other files have taken their names; the open connection can still use them."""

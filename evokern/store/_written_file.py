@@ -45,6 +45,7 @@ class WrittenFile:
         self._lock = Lock(self.path)
         self._made = self._lock.made
         self._rescued: Path | None = None
+        self._ending = False
         self._folded: bool | None = None
         try:
             with explain_errors(self.path):
@@ -127,6 +128,14 @@ class WrittenFile:
             raise StoreError(
                 f"{self.path} was removed, moved or replaced during the search; all results are in {self._rescued}: "
                 f"move that file back (`mv {self._rescued} {self.path}`) and run the same command again"
+            )
+        if outermost and self._rescued is None and not self._ending and (gone := self._logs.gone()):
+            self._ending = True
+            with explain_errors(self.path):
+                checkpoint(self.db.conn, CHECKPOINT_WAIT_S)
+            raise StoreError(
+                f"{gone}, SQLite's log of {self.path}, was removed during the search; all results are in {self.path}, "
+                "so run the same command again"
             )
 
     def fold_in(self) -> str:
