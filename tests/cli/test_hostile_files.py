@@ -21,12 +21,16 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.build import Target, compile_rendered
 from evokern.compile.cache import CompileCache
 from evokern.compile.elf import sections
+from evokern.compile.pool import CompileSettings, CompileWorker
 from evokern.compile.records import Program
+from evokern.declaration.foreign import ForeignCandidate, ForeignSource
 from evokern.declaration.kernel import Tensor
 from evokern.declaration.render import Rendered
 from evokern.errors import KernelError, StoreError
 from evokern.hardware.profiles import CHIPS
 from evokern.store import Store, _files
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.trial import Evaluation
 from evokern.sweep.journal import Journal
 
 NAME = os.fsdecode(b"k\xff")
@@ -192,10 +196,9 @@ extern "C" __global__ void scale_rows(const float* x, float* y, int n) { child<<
     )
 
 
-def test_variables_that_do_not_fit_are_named() -> None:
+def test_variables_that_do_not_fit_are_named(tmp_path: Path) -> None:
     """A variable of a terabyte is not a lack of memory of this machine."""
-    text = '__device__ char room[1ull << 40];\nextern "C" __global__ void k(int* x) { room[*x] = 1; }'
-    made = compile_simulated(Rendered(text, "k.cu", {}, (), ("k",)), CHIPS["l4"])
-    assert isinstance(made, SimulatedProgram)
-    with pytest.raises(SourceError, match=r"\(room: 1,099,511,627,776\), but the simulator supports at most"):
-        place_data(made.module.entries["k"].program, made.module, Memory(), 1)
+    source = tmp_path / "k.cu"
+    source.write_text('__device__ char room[1ull << 40];\nextern "C" __global__ void k(int* x) { room[*x] = 1; }')
+    code, told = _invoke("sanitize", str(source), "--grid", "1", "--block", "32", "--arg", "in:i32[32]")
+    assert (code, "(room: 1,099,511,627,776), but the simulator supports at most" in told) == (2, True)
