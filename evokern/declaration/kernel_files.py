@@ -109,7 +109,7 @@ def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
 
 
 OUTSIDE = "outside: "
-"""Start of the name under which a database stores the digest of a header outside the kernel instead of its text."""
+"""Start of the name under which a database stores a header outside the kernel: digest and path, instead of its text."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,27 @@ class KernelContent:
             state.update(f"{OUTSIDE}{name}\0{digest}\0".encode("utf-8", "surrogateescape"))
         return state.hexdigest()
 
-    def stored(self) -> dict[str, str]:
-        """Return the texts to store in a database by name, and the digests of headers outside the kernel."""
+    def stored(self, folder: Path) -> dict[str, str]:
+        """Return the texts to store in a database by name; of headers outside the kernel, digests and paths."""
         texts = {file.name: file.kept_text for file in self.files}
-        return texts | {OUTSIDE + name: digest for name, digest in self.outside.items()}
+        paths = {name: os.path.normpath(folder / name) for name in self.outside}
+        return texts | {OUTSIDE + name: f"{digest} {paths[name]}" for name, digest in self.outside.items()}
+
+
+def stored_outside(stored: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the headers outside a kernel that a database stores: name → digest and path."""
+    found = {
+        name.removeprefix(OUTSIDE): text.partition(" ") for name, text in stored.items() if name.startswith(OUTSIDE)
+    }
+    return {name: (digest, path) for name, (digest, _, path) in found.items()}
+
+
+def changed_since(digest: str, path: Path) -> bool:
+    """Return whether a file has another SHA-256 digest now, or is missing."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest() != digest
+    except OSError:
+        return True
 
 
 def outside_name(path: Path, folder: Path) -> str:

@@ -101,7 +101,7 @@ def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]
 
 
 def check_outside_headers(kernel: Kernel) -> None:
-    """Reject a kernel of which a header outside its folder changed since it was loaded.
+    """Reject a kernel if a header outside its folder changed since the kernel was loaded.
 
     Raises:
         CodeChangedError: a header was changed, added or removed.

@@ -13,7 +13,7 @@ from typing import Any
 from evokern.declaration.feasibility import Violation, check
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.kernel_files import OUTSIDE
+from evokern.declaration.kernel_files import OUTSIDE, stored_outside
 from evokern.declaration.problem import parse_problems
 from evokern.declaration.space import Space
 from evokern.device.contract import Device
@@ -76,7 +76,7 @@ class SearchTarget:
         """Return the kernel's texts to store, by name, and the digests of headers outside its folder."""
         if self.table:
             return {}
-        return (self.kernel.content or self.kernel.read_content()).stored()
+        return (self.kernel.content or self.kernel.read_content()).stored(self.kernel.folder)
 
     def changed_files(self) -> list[str]:
         """Return the names of the kernel's files that changed on disk since the kernel was loaded."""
@@ -86,7 +86,7 @@ class SearchTarget:
             now = self.kernel.read_content()
         except (KernelError, OSError):
             return [str(self.kernel.folder)]
-        return _differing(self.kernel.content.stored(), now.stored())
+        return _differing(*(one.stored(self.kernel.folder) for one in (self.kernel.content, now)))
 
     def record(self, request: SessionRequest) -> StudyRecord:
         """Return the record of a new study; the store adds the UUID and the date."""
@@ -379,7 +379,12 @@ def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    return [name.removeprefix(OUTSIDE) for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
+    """Return the names of files whose content differs; the path of a header outside the kernel does not matter."""
+    before, after = (
+        {**files, **{OUTSIDE + name: digest for name, (digest, _) in stored_outside(files).items()}}
+        for files in (old, new)
+    )
+    return [name.removeprefix(OUTSIDE) for name in dict.fromkeys((*old, *new)) if before.get(name) != after.get(name)]
 
 
 def same_genes(one: tuple[Gene, ...], other: tuple[Gene, ...]) -> bool:

@@ -5,15 +5,20 @@ The folder that a database names is not trusted, and its digest is compared befo
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.kernel_files import OUTSIDE, KernelContent, kernel_files, write_kernel_files
+from evokern.declaration.kernel_files import (
+    OUTSIDE,
+    KernelContent,
+    changed_since,
+    kernel_files,
+    stored_outside,
+    write_kernel_files,
+)
 from evokern.errors import CodeChangedError, KernelError
-from evokern.files import read_bytes
 from evokern.store import Reader, StudyRecord
 from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
 from evokern.study.trust import distrust_reason
@@ -38,16 +43,17 @@ def stored_kernel(
         KernelError: the folder's code differs from the trial's, and the stored copy is missing or not trusted.
     """
     files = reader.source(digest)
-    instead = ""
+    outside, instead = stored_outside(files), ""
     try:
         folder = named_folder(record)
+        if changed := [name for name, (known, _) in outside.items() if changed_since(known, folder / name)]:
+            listed = ", ".join(os.path.normpath(folder / name) for name in changed)
+            raise CodeChangedError(
+                f"{listed} changed since that trial ran, and the "
+                "database has no copy of headers outside the kernel's folder; restore what changed, or search again "
+                "with --fresh" + (f"; {otherwise}" if otherwise else "")
+            )
         if digest not in _digests(folder, files):  # before any of its code runs
-            if changed := _changed_headers(folder, files):
-                raise CodeChangedError(
-                    f"{', '.join(changed)} changed since that trial ran, and the database has no copy of headers "
-                    f"outside the kernel's folder; restore what changed, or search again with --fresh"
-                    + (f"; {otherwise}" if otherwise else "")
-                )
             why, instead = f"the code of kernel {record.kernel} changed since that trial ran", otherwise
         elif foreign := distrust_reason(folder):
             why = f"the code of that trial is in {folder}, {foreign}"
@@ -69,8 +75,7 @@ def stored_kernel(
     contents = {name: text.encode() for name, text in files.items() if not name.startswith(OUTSIDE)}
     kernel = load_kernel(write_kernel_files(scratch, record.kernel, contents), keep=True)
     now = kernel.read_content().outside
-    missing = [name for name, recorded in _outside(files).items() if now.get(name) != recorded]
-    if missing:
+    if missing := [name for name, (known, _) in outside.items() if now.get(name) != known]:
         raise KernelError(
             f"{why}; the database's copy cannot run either, because it does not contain {missing[0]}, a header outside "
             f"the kernel's folder; restore {missing[0]} as it was when that trial ran"
@@ -116,28 +121,6 @@ def named_folder(record: StudyRecord) -> Path:
 def _digests(folder: Path, kept: Mapping[str, str]) -> set[str]:
     """Return the digests that a folder may have: one for each stored file that may be the kernel's source."""
     sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(("..", OUTSIDE)))]
-    outside = {name: _digest_of(folder / name) for name in _outside(kept)}
+    outside = {name: digest for name, (digest, _) in stored_outside(kept).items()}  # changed ones were refused before
     found = (kernel_files(folder, name) for name in sources if (folder / name).is_file())
     return {KernelContent(files, outside).digest() for files in found}
-
-
-def _outside(kept: Mapping[str, str]) -> dict[str, str]:
-    """Return the stored digests of headers outside the kernel."""
-    return {name.removeprefix(OUTSIDE): text for name, text in kept.items() if name.startswith(OUTSIDE)}
-
-
-def _changed_headers(folder: Path, kept: Mapping[str, str]) -> list[str]:
-    """Return the headers outside a kernel whose content is not the stored one."""
-    return [
-        os.path.normpath(folder / name)
-        for name, digest in _outside(kept).items()
-        if _digest_of(folder / name) != digest
-    ]
-
-
-def _digest_of(path: Path) -> str:
-    """Return the SHA-256 digest of a header, or an empty string if it cannot be read."""
-    try:
-        return hashlib.sha256(read_bytes(path)).hexdigest()
-    except OSError:
-        return ""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evokern.declaration.kernel_files import changed_since, stored_outside
 from evokern.errors import StoreError
 from evokern.files import is_file
 from evokern.measurement.roofline import Rates, RooflineBound, roofline_bound_of
@@ -97,7 +98,16 @@ class Reader(ReadFile):
         if found.verified and (changed := self.damaged_sources(study, trial)):
             files = ", ".join(map(repr, changed))
             return replace(found, verified=None, reason=f"the stored source {files} of the verified trial is damaged")
+        if found.verified and (headers := self._changed_headers(study, trial)):
+            reason = f"{', '.join(headers)}, which the verified program includes, changed since"
+            return replace(found, verified=None, reason=f"{reason}; restore it, or search again with --fresh")
         return found
+
+    def _changed_headers(self, study: StudyRecord, trial: Trial) -> list[str]:
+        """Return the headers outside a trial's kernel that exist on this machine with another content."""
+        stored = self.source(self.trial(study, trial.number).kernel_digest, shown=True)
+        known = stored_outside(stored).values()
+        return [path for digest, path in known if is_file(Path(path)) and changed_since(digest, Path(path))]
 
     def limit(self, study: StudyRecord, best: Trial) -> RooflineBound | None:
         """Return the champion's roofline bound, or None if its work is unknown.

@@ -23,7 +23,7 @@ from evokern.compile.cache import CompileCache
 from evokern.compile.elf import sections
 from evokern.compile.pool import CompileSettings, CompileWorker
 from evokern.compile.records import Program
-from evokern.declaration.foreign import ForeignCandidate, ForeignSource
+from evokern.declaration.foreign import ForeignCandidate, ForeignSource, LaunchGeometry
 from evokern.declaration.kernel import Tensor
 from evokern.declaration.render import Rendered
 from evokern.errors import KernelError, StoreError
@@ -189,7 +189,7 @@ def test_a_source_that_launches_a_kernel_is_refused_by_that_name() -> None:
 extern "C" __global__ void scale_rows(const float* x, float* y, int n) { child<<<1, 1>>>(y); }
 """
     worker = CompileWorker(CompileSettings(WorkerContext.of(kernel, (kernel.problem("64,256"),), CHIPS["l4"]), None))
-    built = worker.handle(ForeignCandidate(kernel.space.default(), ForeignSource("k.cu", text)))
+    built = worker.handle(ForeignCandidate(kernel.space.default(), ForeignSource("k.cu", text), LaunchGeometry()))
     assert isinstance(built, Evaluation)
     assert built.evidence["message"] == (
         "k.cu:2: a kernel launches another one (dynamic parallelism), but evokern has no device runtime"

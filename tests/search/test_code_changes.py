@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from evokern.declaration.outside_headers import outside_headers
 from evokern.errors import CodeChangedError
 from evokern.hardware.profiles import CHIPS
 from evokern.search.results import Progress
-from evokern.store import open_readonly
+from evokern.store import OWN_PROBLEM, open_readonly
+from evokern.store._proofs import add_proof
 from evokern.study.discovery import find_kernel
 from evokern.study.trial import Outcome
 
@@ -87,6 +89,23 @@ def _search(edit: Callable[[], object], trials: int, **options: object) -> list[
     return notes
 
 
+PASSED = {"stages": {OWN_PROBLEM: {"state": "passed", "detail": "", "share": 1.0, "covered": True}}, "playoff": None}
+
+
+def _champion() -> int:
+    with open_readonly("evokern.db") as reader:
+        best = reader.best(reader.study())
+    assert best is not None
+    return best.number
+
+
+def _verified() -> tuple[bool | None, bool]:
+    """Return whether the champion is verified, and whether the reason names the header."""
+    shown = CliRunner().invoke(app, ["show", "affine", "--json"]).stdout
+    found = json.loads(shown)
+    return found["verified"], "factor.cuh" in found["verified_reason"]
+
+
 def _invoke(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(arguments))
     return result.exit_code, result.stderr
@@ -112,7 +131,10 @@ def test_an_edit_during_a_search_changes_nothing(factor: Path) -> None:
     assert (code, "changed since that trial ran" in told) == (2, True)
     source.write_text(SOURCE)
     declaration.write_text(DECLARATION)
+    add_proof(Path("evokern.db"), record, "verify", _champion(), PASSED)
+    assert _verified() == (True, False)
     factor.write_text("#define FACTOR 3.f\n")
+    assert _verified() == (None, True)
     for command in (
         ("search", "affine", "--device", "sim:l4"),
         ("export", "affine", "-o", "best.cu"),
