@@ -128,6 +128,7 @@ class WrittenFile:
             raise StoreError(
                 f"{self.path} was removed, moved or replaced during the search; all results are in {self._rescued}: "
                 f"move that file back (`mv {self._rescued} {self.path}`) and run the same command again"
+                + (f", or keep the file that is there now and use `--db {self._rescued}`" if self.path.exists() else "")
             )
         if outermost and self._rescued is None and not self._ending and (gone := self._logs.gone()):
             self._ending = True
