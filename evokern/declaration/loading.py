@@ -28,7 +28,7 @@ def _exit(status: int) -> NoReturn:
 
 @contextmanager
 def loading(folder: Path, content: Mapping[Path, bytes]) -> Iterator[None]:
-    """Use the given content of files, by resolved path, in the code of a folder that runs in this context.
+    """Use the given content of files, by absolute path, in the code of a folder that runs in this context.
 
     Modules that the process imports later are also executed from this content. Those that it imported before are
     executed again, because their text may differ.
@@ -39,7 +39,7 @@ def loading(folder: Path, content: Mapping[Path, bytes]) -> Iterator[None]:
     os._exit = _exit
     if content:
         for name, module in list(sys.modules.items()):
-            if (file := getattr(module, "__file__", None)) and Path(file).resolve() in content:
+            if (file := getattr(module, "__file__", None)) and Path(file).absolute() in content:
                 del sys.modules[name]
         sys.meta_path.insert(0, _Finder(content))
     try:
@@ -55,7 +55,7 @@ def text_of(path: Path) -> str:
         OSError: the file cannot be read.
         UnicodeDecodeError: the file is not valid UTF-8.
     """
-    given = _given.get(path.resolve())
+    given = _given.get(path.absolute())
     return read_text(path) if given is None else given.decode("utf-8-sig")
 
 
@@ -82,7 +82,7 @@ class _Finder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         found = PathFinder.find_spec(fullname, path, target)
-        given = self._content.get(Path(found.origin).resolve()) if found and found.origin else None
+        given = self._content.get(Path(found.origin).absolute()) if found and found.origin else None
         if found is None or given is None:
             return None
         found.loader = _Loader(str(found.origin), given)

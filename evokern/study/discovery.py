@@ -112,8 +112,8 @@ def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: boo
     path = folder / "kernel.py"
     if not is_utf8(path):
         raise KernelError(f"the path {folder} is not UTF-8, so it cannot be stored; rename the folder")
-    given = {file.path.resolve(): file.content for file in content.files} if content else {}
-    text = given[path.resolve()] if given else _declaration(path)
+    given = {file.path.absolute(): file.content for file in content.files} if content else {}
+    text = given[folder.resolve() / "kernel.py"] if given else _declaration(path)
     name = f"_evokern_kernel_{folder.name}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

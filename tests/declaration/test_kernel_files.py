@@ -9,6 +9,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,9 @@ def test_a_kernel_can_keep_its_content(here: Path) -> None:
     assert digest != kernel.read_content().digest()
     shutil.rmtree(kernel.folder)
     assert context.kernel().digest() == digest
+    kernel.folder.mkdir()
+    (kernel.folder / "kernel.py").symlink_to("/dev/null")
+    assert context.kernel().digest() == digest
 
 
 def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path: Path) -> None:
@@ -302,3 +306,17 @@ def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path:
     assert folder.is_relative_to(tmp_path)
     with pytest.raises(KernelError, match="outside the folder for copies"):
         write_kernel_files(tmp_path, "mine", {"../../../x": b"3"})
+
+
+def test_modules_of_the_folder_are_kept_too(here: Path) -> None:
+    """A module that `kernel.py` imports has the text of the kept content, even if it was imported before."""
+    folder = here / "kernels" / "alone"
+    (folder / "sizes.py").write_text("WIDTH = 32\n")
+    extra = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent))\nimport sizes\n"
+    declaration = (folder / "kernel.py").read_text().replace("block=32", "block=sizes.WIDTH")
+    (folder / "kernel.py").write_text(extra + declaration)
+    context = WorkerContext.of(find_kernel("alone"), (), CHIPS["l4"])
+    (folder / "sizes.py").write_text("WIDTH = 64\n")
+    kernel = context.kernel()
+    assert kernel.launches(kernel.space.default(), kernel.problem("64"))[0].block == (32, 1, 1)
+    sys.path.remove(str(folder))
