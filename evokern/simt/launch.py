@@ -22,6 +22,7 @@ from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
+from evokern.simt.paths import Paths, merged
 from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.sanitizer.findings import Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
@@ -63,6 +64,8 @@ class LaunchResult:
     """True if every thread ran to its end, regardless of findings."""
     warp_instructions: int = 0
     """Warp instructions issued; 0 if `counters` contains them. `launch_many` counts all its launches together."""
+    paths: Paths | None = None
+    """Paths that the blocks took, with ``record_paths=True``. `launch_many` merges those of all its launches."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -113,6 +116,7 @@ def launch_many(
     batch_blocks: int | None = None,
     enough: Callable[[Counters], bool] | None = None,
     constants: Sequence[Mapping[str, Buffer]] = (),
+    record_paths: bool = False,
 ) -> list[LaunchResult]:
     """Run several launches of one kernel with different arguments concurrently, as lanes of common batches.
 
@@ -143,6 +147,7 @@ def launch_many(
         enough: function that is called periodically with the current counters and ends the launch by returning True;
             allowed only with a single argument list.
         constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
+        record_paths: record the rounds of loops, the sides of branches and the lines that ran.
 
     Returns:
         One result per argument list.
@@ -153,7 +158,7 @@ def launch_many(
     """
     options = Options(
         sanitize, count, instruction_limit, past_misaligned, until_fatal,
-        chip=ChipView.of(chip, module.target, module.digest),
+        chip=ChipView.of(chip, module.target, module.digest), record_paths=record_paths,
     )  # fmt: skip
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture, cluster)
@@ -346,8 +351,10 @@ class _Run:
             for number, lines in machine.state.batch.printed.items():
                 printed[number] += "".join(text for _, text in lines)
         issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
+        found = [paths for machine in machines.values() if (paths := machine.paths()) is not None]
+        paths = merged(found) if found else None
         return [
-            _result(collector, counters, number in unfinished, printed[number], ended, issued)
+            replace(_result(collector, counters, number in unfinished, printed[number], ended, issued), paths=paths)
             for number, collector in enumerate(collectors)
         ]
 

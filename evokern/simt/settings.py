@@ -66,6 +66,8 @@ class Options:
     """Reads whose values a second run follows."""
     chip: ChipView = ANY_CHIP
     """Chip whose values the special registers show."""
+    record_paths: bool = False
+    """Record the rounds of loops, the sides of branches and the lines that ran."""
 
 
 @dataclass(slots=True)

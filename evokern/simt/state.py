@@ -12,6 +12,7 @@ from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
+from evokern.simt.paths import PathRecorder
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
 from evokern.simt.sanitizer.mbarriers import Mbarriers
@@ -62,6 +63,8 @@ class MachineState:
     """Mbarriers in shared memory."""
     events: EventCounter | None
     """Counters of events; None without counting."""
+    paths: PathRecorder | None
+    """Recorder of loops and branches; None unless the paths are wanted."""
 
     def load(self, blocks: Sequence[tuple[int, int]]) -> None:
         """Switch to new blocks, each given as (launch, linear block id)."""
@@ -83,3 +86,5 @@ class MachineState:
         self.mbarriers.load()
         if self.events is not None:
             self.events.load()
+        if self.paths is not None:
+            self.paths.load()

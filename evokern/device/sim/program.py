@@ -143,6 +143,7 @@ class SimulatedProgram:
         until_fatal: bool = False,
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
+        record_paths: bool = False,
     ) -> simt.LaunchResult:
         """Run one launch.
 
@@ -157,6 +158,7 @@ class SimulatedProgram:
             until_fatal: stop at the first finding that would stop the launch on a GPU.
             count: count wavefronts, sectors and instructions.
             enough: called from time to time with the counters so far; True stops the launch.
+            record_paths: record the rounds of loops, the sides of branches and the lines that ran.
 
         Raises:
             SourceError: the entry point uses an unsupported feature.
@@ -167,7 +169,7 @@ class SimulatedProgram:
             memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
             architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize,
             past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
-            constants=[_constants(arguments)], chip=self.chip,
+            constants=[_constants(arguments)], chip=self.chip, record_paths=record_paths,
         )  # fmt: skip
 
     def launch_many(
@@ -179,6 +181,7 @@ class SimulatedProgram:
         instruction_limit: int,
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
+        record_paths: bool = False,
     ) -> list[simt.LaunchResult]:
         """Run a launch once for each set of arguments, concurrently and without counters.
 
@@ -189,6 +192,7 @@ class SimulatedProgram:
             instruction_limit: as for `launch`.
             blocks: as for `launch`.
             sanitize: as for `launch`.
+            record_paths: as for `launch`.
 
         Returns:
             One result per set.
@@ -202,7 +206,7 @@ class SimulatedProgram:
             [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
             cluster=launch.cluster, source=self.source, architecture=self.architecture,
             instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
-            constants=[_constants(named) for named in arguments],
+            constants=[_constants(named) for named in arguments], record_paths=record_paths,
         )  # fmt: skip
 
 
