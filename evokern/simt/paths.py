@@ -216,11 +216,10 @@ def loops_of(program: PtxProgram) -> Iterator[tuple[LoopRounds, int]]:
     """Yield the loops of a program without their rounds, each with its header segment."""
     places: dict[int, tuple[SourceLocation, int]] = {}
     for header, latches in loop_segments(program).items():
-        places[header] = program.lines.source_location(_last(program, program.segments[latches[-1]]).location), latches[-1]
+        last = latches[-1]
+        places[header] = program.lines.source_location(_last(program, program.segments[last]).location), last
     for header, (location, last) in places.items():
-        around = [
-            one for one, (where, end) in places.items() if one < header and end >= last and where == location
-        ]
+        around = [one for one, (where, end) in places.items() if one < header and end >= last and where == location]
         cause, parameters = _cause(program, header, last)
         yield LoopRounds(location.file, location.line, len(around), 0, cause, parameters), header
 
@@ -291,4 +290,3 @@ def _origin(program: PtxProgram, routine: Routine, guard: Register) -> tuple[Cau
             seen |= fresh
             waiting += fresh
     return ("launch" if grid or parameters else "constant"), parameters
-

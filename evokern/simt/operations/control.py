@@ -76,9 +76,7 @@ def _branch(state: MachineState, guard: Array, negated: bool, target: int, fall:
     return end
 
 
-def _recorded_branch(
-    b: Binder, segment: Segment, guard: Array | None, negated: bool, target: int, fall: int
-) -> End:
+def _recorded_branch(b: Binder, segment: Segment, guard: Array | None, negated: bool, target: int, fall: int) -> End:
     """Bind a branch that records its sides and the rounds of the loop that it repeats, if any."""
     paths = b.state.paths
     assert paths is not None
