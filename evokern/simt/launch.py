@@ -147,7 +147,7 @@ def launch_many(
         enough: function that is called periodically with the current counters and ends the launch by returning True;
             allowed only with a single argument list.
         constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
-        record_paths: record the rounds of loops, the sides of branches and the lines that ran.
+        record_paths: record the rounds of loops and the sides of branches.
 
     Returns:
         One result per argument list.

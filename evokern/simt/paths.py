@@ -1,4 +1,4 @@
-"""Paths that launches took: rounds of each loop, sides of each branch, and source lines that ran.
+"""Paths that launches took: rounds of each loop and sides of each branch.
 
 A fault may show only when a loop repeats: data of the second round meets data of the first. So the sanitizer's result
 is worth something for a loop only if the loop took several rounds while the sanitizer watched. A back edge is a branch
@@ -73,9 +73,8 @@ class Paths:
     loops: Mapping[tuple[str, int, int], LoopRounds] = field(default_factory=dict)
     """Loops by their place."""
     branches: Mapping[tuple[str, int], frozenset[bool]] = field(default_factory=dict)
-    """(file, line) → results of the conditional branches there; lines of loops are left out."""
-    lines: Mapping[tuple[str, int], bool] = field(default_factory=dict)
-    """(file, line) → whether any instruction of the line ran."""
+    """(file, line) → sides that lanes took at conditional branches there: jumped or not. Only branches that the launch
+    decides are listed, and not those of loops."""
 
     def merged(self, other: Paths) -> Paths:
         """Return the paths of both."""
@@ -85,10 +84,7 @@ class Paths:
         branches = dict(self.branches)
         for line, sides in other.branches.items():
             branches[line] = branches.get(line, frozenset()) | sides
-        lines = dict(self.lines)
-        for line, ran in other.lines.items():
-            lines[line] = lines.get(line, False) or ran
-        return Paths(loops, branches, lines)
+        return Paths(loops, branches)
 
 
 NO_PATHS = Paths()
@@ -187,19 +183,15 @@ class PathRecorder:
             here = replace(loop, rounds=min(counter.most + 1, ROUNDS) if header in executed else 0)
             loops[here.place] = loops[here.place].merged(here) if here.place in loops else here
         of_loops = {(loop.file, loop.line) for loop in loops.values()}
-        lines: dict[tuple[str, int], bool] = {}
         branches: dict[tuple[str, int], frozenset[bool]] = {}
-        for segment in program.segments:
-            for number in range(segment.base, segment.base + segment.stop - segment.start):
-                place = _place(program, number)
-                if place[1]:
-                    lines[place] = lines.get(place, False) or segment.index in executed
         for number, sides in self._branches.items():
-            place = _place(program, number)
-            if place[1] and place not in of_loops:
+            guard, location = program.instructions[number].guard, _location(program, number)
+            place = location.file, location.line
+            assert guard is not None  # only conditional branches are recorded
+            if place[1] and place not in of_loops and _origin(program, program.owners[number], guard)[0] == "launch":
                 seen = {side for side, was in ((True, sides.jumped), (False, sides.fell)) if was}
                 branches[place] = branches.get(place, frozenset()) | seen
-        return Paths(loops, branches, lines)
+        return Paths(loops, branches)
 
 
 def loop_segments(program: PtxProgram) -> dict[int, list[int]]:
@@ -224,9 +216,8 @@ def loops_of(program: PtxProgram) -> Iterator[tuple[LoopRounds, int]]:
         yield LoopRounds(location.file, location.line, len(around), 0, cause, parameters), header
 
 
-def _place(program: PtxProgram, number: int) -> tuple[str, int]:
-    location = program.lines.source_location(program.instructions[number].location)
-    return location.file, location.line
+def _location(program: PtxProgram, number: int) -> SourceLocation:
+    return program.lines.source_location(program.instructions[number].location)
 
 
 def _last(program: PtxProgram, segment: Segment) -> Instruction:

@@ -67,7 +67,7 @@ class Options:
     chip: ChipView = ANY_CHIP
     """Chip whose values the special registers show."""
     record_paths: bool = False
-    """Record the rounds of loops, the sides of branches and the lines that ran."""
+    """Record the rounds of loops and the sides of branches."""
 
 
 @dataclass(slots=True)

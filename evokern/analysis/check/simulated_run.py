@@ -20,6 +20,8 @@ MOST_BYTES = 64 << 20
 """Largest total buffer size of a simulated problem, in bytes; larger problems take minutes."""
 OWN_INSTRUCTIONS = 1_500_000
 """Maximum number of warp instructions on a full-size problem, about a second; larger problems run only some blocks."""
+MOST_WIDTH = 1 << 16
+"""Largest extent of a block that a change of the grid is searched for."""
 SEED = 0
 """Seed of the inputs; a search uses a secret seed."""
 
@@ -186,20 +188,37 @@ def _without_tails(kernel: Kernel, config: Config, problems: list[Problem]) -> I
 def _tail(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField) -> bool | None:
     """Return whether an extent leaves a block partly filled, or None if the kernel accepts no such extent.
 
-    If the grid grows with the extent, a block is partly filled when the next larger extent needs no further block.
-    Otherwise a loop inside the block has the tail; then every extent that is not a power of two counts as a tail.
+    If the grid changes with the extent, a tail is an extent that is no multiple of the distance between two changes,
+    whether the number of blocks is rounded up or down. Otherwise a loop inside the block has the tail; then every
+    extent that is not a power of two counts as a tail.
     """
-    steps = [_grid(kernel, config, problem, entry, count) for count in (0, 1, 2, 3)]
-    taken = [grid for grid in steps if grid is not None]
-    if len(taken) < len(steps):
+    if any(_grid(kernel, config, problem, entry, count) is None for count in (1, 2, 3)):
         return None  # the kernel rejects extents with a tail
-    if len(set(taken)) == len(taken):
-        return None  # one block for each step: no tail exists
     value = int(problem[entry.name])
-    if taken[0] != taken[1]:
-        return False
-    grows = _grid(kernel, config, problem, entry, max(1, 4 * value // entry.multiple_of)) != taken[0]
-    return grows or bool(value & (value - 1))
+    first = _change(kernel, config, problem, entry, 0)
+    if first is None:
+        return bool(value & (value - 1))
+    second = _change(kernel, config, problem, entry, first)
+    if second is None:
+        return first > 1
+    if second - first == 1:
+        return None  # one block for each step: no tail exists
+    return value % ((second - first) * entry.multiple_of) != 0
+
+
+def _change(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField, begin: int) -> int | None:
+    """Return the smallest number of steps after `begin` at which the grid differs; None if it stays the same."""
+    before = _grid(kernel, config, problem, entry, begin)
+    width = 1
+    while (changed := _grid(kernel, config, problem, entry, begin + width)) == before and width <= MOST_WIDTH:
+        width *= 2
+    if changed is None or changed == before:
+        return None
+    low, high = begin + width // 2, begin + width
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _grid(kernel, config, problem, entry, middle) == before else (low, middle)
+    return high
 
 
 def _grid(

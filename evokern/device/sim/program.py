@@ -158,7 +158,7 @@ class SimulatedProgram:
             until_fatal: stop at the first finding that would stop the launch on a GPU.
             count: count wavefronts, sectors and instructions.
             enough: called from time to time with the counters so far; True stops the launch.
-            record_paths: record the rounds of loops, the sides of branches and the lines that ran.
+            record_paths: record the rounds of loops and the sides of branches.
 
         Raises:
             SourceError: the entry point uses an unsupported feature.
