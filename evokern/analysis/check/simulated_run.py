@@ -30,19 +30,21 @@ def simulated_run(folder: Folder) -> Results:
     """Check that the default candidate passes without findings on its smallest problem and for each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
-    small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
-    place = next(((problem, chip) for problem in small if (chip := _chip(kernel, config, problem)) is not None), None)
+    small = sorted(folder.small, key=lambda problem: buffer_bytes(kernel, problem))
+    place = next(
+        ((problem, chip) for problem in small if (chip := chip_for(kernel, config, problem)) is not None), None
+    )
     if place is None:
         yield None, "skipped: the default candidate is infeasible on every small problem"
         return
     problem, chip = place
-    if _bytes(kernel, problem) > MOST_BYTES:
+    if buffer_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: the smallest problem, {problem}, needs more than {MOST_BYTES >> 20} MiB"
         return
     yield _run_check(_run, kernel, config, problem, chip)
     for worded in folder.choice_variants:  # as small as the small problems
-        where = _chip(kernel, config, worded)
-        if where is not None and _bytes(kernel, worded) <= MOST_BYTES:
+        where = chip_for(kernel, config, worded)
+        if where is not None and buffer_bytes(kernel, worded) <= MOST_BYTES:
             yield _run_check(_run, kernel, config, worded, where)
 
 
@@ -55,10 +57,10 @@ def own_problem(folder: Folder) -> Results:
         yield None, "skipped: no study has a full-size problem"
         return
     (problem,) = studied
-    chip = _chip(kernel, config, problem)
+    chip = chip_for(kernel, config, problem)
     if chip is None:
         yield None, f"skipped: the default candidate is infeasible at {problem}"
-    elif _bytes(kernel, problem) > MOST_BYTES:
+    elif buffer_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: {problem} needs more than {MOST_BYTES >> 20} MiB; `evokern search` checks it"
     else:
         yield _run_check(_covers, kernel, config, problem, chip)
@@ -103,11 +105,13 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     )
 
 
-def _bytes(kernel: Kernel, problem: Problem) -> int:
+def buffer_bytes(kernel: Kernel, problem: Problem) -> int:
+    """Return the size of all buffers of a problem."""
     return sum(tensor.bytes for tensor in workload_tensors(kernel, problem).values())
 
 
-def _chip(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
+def chip_for(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
+    """Return the first chip on which a candidate can run a problem, or None."""
     return next((chip for chip in CHIPS.values() if keeps_limits(kernel, config, problem, chip)), None)
 
 
@@ -141,7 +145,7 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
 def check_small_problems(folder: Folder) -> Results:
     """Check that the small problems include several blocks, unequal extents, and a tail in each field."""
     kernel, config = folder.kernel, folder.kernel.space.default()
-    able = [problem for problem in folder.small if _chip(kernel, config, problem) is not None]
+    able = [problem for problem in folder.small if chip_for(kernel, config, problem) is not None]
     if not able:
         yield None, "skipped: the default candidate is infeasible on every small problem"
         return
@@ -229,7 +233,7 @@ def _grid(
     if value > entry.most:
         return None
     larger = problem.changed({entry.name: value})
-    if _chip(kernel, config, larger) is None:
+    if chip_for(kernel, config, larger) is None:
         return None
     return tuple(launch.grid for launch in launches_of(kernel, config, larger))
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
+from evokern.analysis.check.paths_check import loops_and_branches
 from evokern.analysis.check.reference_check import (
     MAX_RELATIVE_DIFFERENCE,
     compare_with_cpp,
@@ -334,10 +335,12 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "small problems": check_small_problems,
     "simulated run": simulated_run,
     "own problem": own_problem,
+    "loops": loops_and_branches,
 }
 
 _REQUIRES: Mapping[str, tuple[str, ...]] = {
     "simulated run": ("entry points", "reference"),
     "own problem": ("entry points", "reference", "simulated run"),
+    "loops": ("entry points", "reference", "simulated run", "own problem"),
 }
 """Checks that would repeat the failure of another one, with the names of those others."""

@@ -1,0 +1,115 @@
+"""Check of the small problems: whether loops repeat, branches go both ways, and races appear where loops repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from evokern.analysis.check.folder import Folder, Results
+from evokern.analysis.check.simulated_run import MOST_BYTES, SEED, buffer_bytes, chip_for
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.small_problems import runnable
+from evokern.errors import UsageError
+from evokern.study.settings import Study
+from evokern.wording import count_noun
+
+if TYPE_CHECKING:
+    from evokern.device.sim.race_check import RaceCheck
+    from evokern.simt.paths import Paths
+
+MOST_NEAR = 8
+"""Maximum number of problems on which branches are tried that go one way at the small problems."""
+MOST_LISTED = 5
+"""Maximum number of source lines in a warning."""
+
+
+def loops_and_branches(folder: Folder) -> Results:
+    """Check that every loop repeats and every branch goes both ways at the small problems, and look for races."""
+    # These imports need torch; the earlier checks do not.
+    from evokern.analysis.sanitize.repeats import RepeatSearch, few_rounds, loop_text, open_text, races_text
+    from evokern.analysis.verify.fuzz import Checker, FuzzCase
+    from evokern.device.sim.full_size_runs import OwnProblemRuns
+    from evokern.device.sim.race_check import RaceCheck
+    from evokern.gate import RunFailed
+    from evokern.gate.comparison import tolerances
+
+    kernel, config = folder.kernel, folder.kernel.space.default()
+    small = [one for one in folder.small if buffer_bytes(kernel, one) <= MOST_BYTES]
+    chip = next((found for one in small if (found := chip_for(kernel, config, one)) is not None), None)
+    if chip is None:
+        yield None, "skipped: the default candidate is infeasible on every small problem"
+        return
+    small = [one for one in small if chip_for(kernel, config, one) is not None]
+    own = [one for one in folder.study_problems[:1] if chip_for(kernel, config, one) is not None]
+    study = Study("check", kernel.name, tuple(problem.key for problem in small))
+    checker = Checker(kernel, config, study, chip)
+    runs = OwnProblemRuns(kernel, chip, study.simulation, tolerances(kernel, None, None), SEED)
+    search = RepeatSearch(kernel, config, runs)
+    try:
+        for problem in small:
+            failure = checker.check(FuzzCase(problem, SEED, ("normal",), 0))
+            if failure is not None:
+                yield False, f"the default candidate at {problem}: {failure.message}"
+                return
+        at_small = search.run(small, (), checker.paths)
+        repeats = search.run(small, own, at_small.paths) if own else at_small
+        one_way = _one_way(kernel, config, small, checker.paths, RaceCheck(runs))
+    except RunFailed as failed:
+        key = failed.evidence.get("problem")
+        where = f" at {kernel.problem(key)}" if key else ""
+        yield False, f"the default candidate{where}: {failed.message or failed}"
+        return
+    except UsageError as error:
+        yield None, f"skipped: {error}"
+        return
+    listed = "; ".join(map(str, small))
+    never = {loop.place for loop in at_small.single}
+    few = [loop for loop in few_rounds(checker.paths) if loop.place not in never]
+    doubts = [f"{loop_text(loop, kernel.source)} takes at most {count_noun(loop.rounds, 'round')}" for loop in few]
+    if doubts:
+        further = f", for example {' and '.join(map(str, at_small.grown))}" if at_small.grown else ""
+        hides = "hides faults between rounds; add a problem at which it takes three"
+        yield "warning", f"at the small problems ({listed}), {_some(doubts)}, which {hides}{further}"
+    if one_way:
+        lines = _some([f"line {line} of {file or kernel.source}" for file, line in sorted(one_way)])
+        hides = "hides faults on the other side, such as in a tail; add a problem that takes both, for example"
+        example = " and ".join(map(str, dict.fromkeys(one_way.values())))
+        yield (
+            "warning",
+            f"at the small problems ({listed}), the branch on {lines} goes one way, which {hides} {example}",
+        )
+    if repeats.open:
+        yield "warning", open_text(repeats.open, kernel.source)
+    races = f"; {races_text(repeats.races.values())}" if repeats.races else ""
+    if not (doubts or one_way or repeats.open):
+        yield True, f"every loop repeats, and every branch goes both ways at {len(small)} small problems{races}"
+    elif races:
+        yield True, f"no findings{races}"
+
+
+def _one_way(
+    kernel: Kernel, config: Config, small: Sequence[Problem], paths: Paths, races: RaceCheck
+) -> dict[tuple[str, int], Problem]:
+    """Return the branches that go one way at the small problems, each with a similar problem at which it goes both."""
+    open_ = {place: sides for place, sides in paths.branches.items() if len(sides) == 1}
+    near = (
+        found
+        for problem in small
+        for entry in kernel.fields
+        for delta in (entry.multiple_of, -entry.multiple_of)
+        if not entry.choices
+        and (found := runnable(kernel, config, problem, {entry.name: int(problem[entry.name]) + delta}, races.chip))
+    )
+    both: dict[tuple[str, int], Problem] = {}
+    for problem in islice(near, MOST_NEAR if open_ else 0):
+        sides = races.at(config, problem).paths.branches
+        both |= {place: problem for place, seen in open_.items() if place not in both and sides.get(place, seen) - seen}
+    return both
+
+
+def _some(texts: list[str]) -> str:
+    """Return texts as a list, shortened if it is long."""
+    shown = " and ".join(texts[:MOST_LISTED])
+    return shown + (f" and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else "")
