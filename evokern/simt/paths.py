@@ -53,6 +53,15 @@ class LoopRounds:
     parameters: frozenset[int] = frozenset()
     """Indices of the kernel's parameters that decide when the loop ends."""
 
+    def text(self, source: str) -> str:
+        """Return what the loop did at most.
+
+        Args:
+            source: name of the source file.
+        """
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        return f"the loop on line {self.line} of {self.file or source} takes at most {rounds}"
+
     @property
     def place(self) -> tuple[str, int, int]:
         """Identity of the loop in every program that is compiled from the source."""
@@ -89,6 +98,11 @@ class Paths:
 
 NO_PATHS = Paths()
 """Paths of no launch."""
+
+
+def few_rounds(paths: Paths) -> list[LoopRounds]:
+    """Return the loops that the launch ends and that ran but did not repeat often enough."""
+    return [loop for loop in paths.loops.values() if loop.cause == "launch" and 0 < loop.rounds < ROUNDS]
 
 
 def merged(paths: Iterable[Paths]) -> Paths:

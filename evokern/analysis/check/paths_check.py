@@ -13,7 +13,6 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import runnable
 from evokern.errors import UsageError
 from evokern.study.settings import Study
-from evokern.wording import count_noun
 
 if TYPE_CHECKING:
     from evokern.device.sim.race_check import RaceCheck
@@ -28,12 +27,13 @@ MOST_LISTED = 5
 def loops_and_branches(folder: Folder) -> Results:
     """Check that every loop repeats and every branch goes both ways at the small problems, and look for races."""
     # These imports need torch; the earlier checks do not.
-    from evokern.analysis.sanitize.repeats import RepeatSearch, few_rounds, loop_text, open_text, races_text
+    from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
     from evokern.analysis.verify.fuzz import Checker, FuzzCase
     from evokern.device.sim.full_size_runs import OwnProblemRuns
     from evokern.device.sim.race_check import RaceCheck
     from evokern.gate import RunFailed
     from evokern.gate.comparison import tolerances
+    from evokern.simt.paths import few_rounds
 
     kernel, config = folder.kernel, folder.kernel.space.default()
     small = [one for one in folder.small if buffer_bytes(kernel, one) <= MOST_BYTES]
@@ -67,7 +67,7 @@ def loops_and_branches(folder: Folder) -> Results:
     listed = "; ".join(map(str, small))
     never = {loop.place for loop in at_small.single}
     few = [loop for loop in few_rounds(checker.paths) if loop.place not in never]
-    doubts = [f"{loop_text(loop, kernel.source)} takes at most {count_noun(loop.rounds, 'round')}" for loop in few]
+    doubts = [loop.text(kernel.source) for loop in few]
     if doubts:
         further = f", for example {' and '.join(map(str, at_small.grown))}" if at_small.grown else ""
         hides = "hides faults between rounds; add a problem at which it takes three"

@@ -17,6 +17,7 @@ from evokern.analysis.sanitize.candidate import (
     SanitizeReport,
     check_grid_size,
     extent_text,
+    few_rounds_remarks,
     geometry_text,
     run_launch,
     unwritten,
@@ -32,6 +33,7 @@ from evokern.files import is_folder
 from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, Profile
 from evokern.simt.clusters.layout import cluster_of
 from evokern.simt.memory.access_record import WriteRecord, recording
+from evokern.simt.paths import NO_PATHS
 from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
@@ -124,6 +126,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         result.finished,
         result.printed,
     )
+    remarks += few_rounds_remarks(result.paths or NO_PATHS, source.name)
     return SanitizeReport(entry.qualified, source.name, program.texts, (run,), tuple(remarks))
 
 

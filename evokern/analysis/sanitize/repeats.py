@@ -21,10 +21,10 @@ from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.device.sim.race_check import RaceCheck, RaceSample
 from evokern.gate import RunFailed
-from evokern.simt.paths import ANY_PARAMETER, NO_PATHS, ROUNDS, LoopRounds, Paths
+from evokern.simt.paths import ANY_PARAMETER, NO_PATHS, ROUNDS, LoopRounds, Paths, few_rounds
 from evokern.study.trial import Outcome
 
-MOST_SAMPLED = 1 << 28
+MOST_SAMPLED = 1 << 27
 """Maximum number of buffer elements of a problem whose blocks are watched; larger ones take too much memory."""
 MOST_GROWN = 1 << 24
 """Maximum number of buffer elements of a problem that is made so that a loop repeats."""
@@ -66,11 +66,6 @@ class Repeats:
         }
 
 
-def few_rounds(paths: Paths) -> list[LoopRounds]:
-    """Return the loops that the launch ends and that ran but did not repeat often enough."""
-    return [loop for loop in paths.loops.values() if loop.cause == "launch" and 0 < loop.rounds < ROUNDS]
-
-
 def races_text(samples: Iterable[RaceSample]) -> str:
     """Return in how many blocks of the study's problems races were looked for."""
     counted = list(samples)
@@ -79,37 +74,26 @@ def races_text(samples: Iterable[RaceSample]) -> str:
     return f"races looked for in {blocks:,} of {of:,} blocks at {where}"
 
 
-def loop_text(loop: LoopRounds, source: str) -> str:
-    """Return the name of a loop in a message.
-
-    Args:
-        loop: the loop.
-        source: name of the source file.
-    """
-    return f"the loop on line {loop.line} of {loop.file or source}"
-
-
 def open_text(loops: Sequence[LoopRounds], source: str) -> str:
     """Return why loops that did not repeat leave a candidate unverified."""
-    named = " and ".join(loop_text(loop, source) for loop in loops)
-    rounds = max(loop.rounds for loop in loops)
-    return (
-        f"{named} took at most {rounds} round{'s' if rounds > 1 else ''} at every problem that the simulator can run, "
-        "which hides faults between rounds; declare a small problem at which it takes three"
-    )
+    texts = " and ".join(loop.text(source) for loop in loops)
+    remedy = "which hides faults between rounds; declare a small problem at which it takes three"
+    return f"at every problem that the simulator can run, {texts}, {remedy}"
 
 
 class RepeatSearch:
     """Search for problems at which the loops of one candidate repeat."""
 
-    def __init__(self, kernel: Kernel, config: Config, runs: OwnProblemRuns) -> None:
+    def __init__(self, kernel: Kernel, config: Config, runs: OwnProblemRuns, *, compare: bool = True) -> None:
         """Create a search.
 
         Args:
             kernel: the kernel.
             config: the candidate.
             runs: runs the candidate's blocks.
+            compare: compare the results with the reference at problems that are made so that a loop repeats.
         """
+        self._compare = compare
         self._kernel, self._config, self._chip = kernel, config, runs.chip
         self._races, self._values = RaceCheck(runs), OwnProblemCheck(runs)
         self._found = Repeats()
@@ -176,19 +160,22 @@ class RepeatSearch:
             sample = self._races.at(self._config, problem, blocks=GROWN_BLOCKS)
             self._found.paths = self._found.paths.merged(sample.paths)
             if self._found.paths.loops[loop.place].rounds >= ROUNDS:
-                self._check_values(problem)
+                self._check(problem)
                 return "repeated"
             if sample.paths is NO_PATHS:
                 return "too large"
         return "exhausted" if related else "unrelated"
 
-    def _check_values(self, problem: Problem) -> None:
-        """Compare results at a problem at which a loop repeats.
+    def _check(self, problem: Problem) -> None:
+        """Check a problem at which a loop repeats more thoroughly.
 
         Raises:
             RunFailed: results are wrong.
         """
         self._found.grown.append(problem)
+        if not self._compare:
+            self._races.at(self._config, problem)
+            return
         fault = self._values.at(self._config, problem, most=INSTRUCTIONS).fault_evidence
         if fault is not None:
             raise RunFailed(Outcome.WRONG, fault)
