@@ -26,7 +26,7 @@ from evokern.study.trial import Outcome
 
 MOST_SAMPLED = 1 << 27
 """Maximum number of buffer elements of a problem whose blocks are watched; larger ones take too much memory."""
-MOST_GROWN = 1 << 24
+MOST_GROWN = 1 << 25
 """Maximum number of buffer elements of a problem that is made so that a loop repeats."""
 MOST_STEPS = 48
 """Maximum number of times that a field is doubled."""
