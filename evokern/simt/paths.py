@@ -47,7 +47,8 @@ class LoopRounds:
     depth: int
     """Number of loops on the same line that contain this one."""
     rounds: int
-    """Most rounds of a lane, at most `ROUNDS`; 0 if the loop never ran."""
+    """Most rounds of a lane, at most `ROUNDS`; 0 if the loop never ran. One round of an unrolled loop is several of the
+    source."""
     cause: Cause
     """What ends the loop."""
     parameters: frozenset[int] = frozenset()
@@ -60,7 +61,7 @@ class LoopRounds:
             source: name of the source file.
         """
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        return f"the loop on line {self.line} of {self.file or source} takes at most {rounds}"
+        return f"the loop on line {self.line} of {self.file or source} takes at most {rounds} as compiled"
 
     @property
     def place(self) -> tuple[str, int, int]:

@@ -58,7 +58,9 @@ kernel = Kernel(
         Launch("run", grid={_chosen(self.grid, faulty)}, block=c.THREADS, args=("x", "y"{self.arguments}{numbers}))
     ],
     workload=Workload(
-        tensors=lambda p, c: {{"x": Tensor("f32", {self.inputs}), "y": Tensor("f32", {self.output}, "output"){self.further}}},
+        tensors=lambda p, c: {{
+            "x": Tensor("f32", {self.inputs}), "y": Tensor("f32", {self.output}, "output"){self.further}
+        }},
         reference=lambda p, t: {{"y": {self.reference}}},
         tolerance={{"y": Tolerance(1e-3, 1e-4)}},
         flops=lambda p: 2 * {work},
@@ -121,13 +123,14 @@ def _flat(draw: random.Random, kind: str, source: str, grid: str, *, tail: bool,
     threads = draw.choice((64, 128, 256))
     n = threads * draw.randint(20, 60) * scale + (draw.randint(1, threads - 1) if tail else 0)
     small = (str(threads * draw.randint(2, 5)), str(threads * 8))
-    return Planted(
-        kind, source, threads, str(n), small, grid, "2 * t['x'] + 1", "(p.N,)", fields="N", inputs="(p.N,)"
-    )
+    return Planted(kind, source, threads, str(n), small, grid, "2 * t['x'] + 1", "(p.N,)", fields="N", inputs="(p.N,)")
 
 
 def _scratch(draw: random.Random) -> Planted:
-    return _walk(draw, "scratch reused by the second row without a barrier", f"""
+    return _walk(
+        draw,
+        "scratch reused by the second row without a barrier",
+        f"""
 extern "C" __global__ void run({_ROWS}) {{
   __shared__ float part[32];
   for (int r = blockIdx.x; r < rows; r += gridDim.x) {{
@@ -141,7 +144,8 @@ extern "C" __global__ void run({_ROWS}) {{
     if (threadIdx.x == 0) y[r] = total;
     @<||__syncthreads();>@
   }}
-}}""")
+}}""",
+    )
 
 
 def _broadcast(draw: random.Random) -> Planted:
@@ -161,7 +165,10 @@ extern "C" __global__ void run({_ROWS}) {{
 
 
 def _accumulator(draw: random.Random) -> Planted:
-    return _walk(draw, "accumulator not reset for the second row", f"""
+    return _walk(
+        draw,
+        "accumulator not reset for the second row",
+        f"""
 extern "C" __global__ void run({_ROWS}) {{
   __shared__ float part[32];
   float v = 0.f;
@@ -171,7 +178,8 @@ extern "C" __global__ void run({_ROWS}) {{
     float total = block_sum(v, part);
     if (threadIdx.x == 0) y[r] = total;
   }}
-}}""")
+}}""",
+    )
 
 
 def _bins(draw: random.Random) -> Planted:
@@ -225,7 +233,10 @@ def _unguarded_buffer(draw: random.Random) -> Planted:
 
 
 def _async_wait(draw: random.Random) -> Planted:
-    return _tiles(draw, "asynchronous copy of the last tile not waited for", f"""
+    return _tiles(
+        draw,
+        "asynchronous copy of the last tile not waited for",
+        f"""
 #define STAGES 3
 extern "C" __global__ void run({_ROWS}) {{
   __shared__ float buf[STAGES][THREADS], part[32];
@@ -251,7 +262,8 @@ extern "C" __global__ void run({_ROWS}) {{
   }}
   acc = block_sum(acc, part);
   if (tid == 0) y[blockIdx.x] = acc;
-}}""")
+}}""",
+    )
 
 
 def _stale_tile(draw: random.Random) -> Planted:
@@ -408,17 +420,17 @@ extern "C" __global__ void run(const float* x, float* y, int rows, int cols) {
 
 
 def _weights(draw: random.Random) -> Planted:
-    return _walk(draw, "weights changed by the first row", f"""
-extern "C" __global__ void run(const float* x, float* y, const float* w, int rows, int cols) {{
+    return _walk(draw, "weights changed by the first row", """
+extern "C" __global__ void run(const float* x, float* y, const float* w, int rows, int cols) {
   __shared__ float scale[1024];
   for (int c = threadIdx.x; c < cols && c < 1024; c += THREADS) scale[c] = w[c];
   __syncthreads();
   for (int r = blockIdx.x; r < rows; r += gridDim.x)
-    for (int c = threadIdx.x; c < cols; c += THREADS) {{
+    for (int c = threadIdx.x; c < cols; c += THREADS) {
       if (c >= 1024) y[(long long)r * cols + c] = w[c] + x[(long long)r * cols + c];
       else y[(long long)r * cols + c] = @<scale[c] +=||scale[c] +>@ x[(long long)r * cols + c];
-    }}
-}}""", reference="t['x'] + t['w']", output="(p.ROWS, p.COLS)", further=', "w": Tensor("f32", (p.COLS,))',
+    }
+}""", reference="t['x'] + t['w']", output="(p.ROWS, p.COLS)", further=', "w": Tensor("f32", (p.COLS,))',
         arguments=', "w"')  # fmt: skip
 
 
@@ -438,8 +450,8 @@ extern "C" __global__ void run({_ROWS}) {{
 
 
 KINDS: tuple[Callable[[random.Random], Planted], ...] = (
-    _scratch, _mask, _parity, _fence, _broadcast, _lost_tail, _unguarded_buffer, _transpose, _accumulator, _narrow_index,
-    _async_wait, _weights, _bins, _step, _stale_tile, _prefetch, _stride, _chunks, _scan, _maximum,
+    _scratch, _mask, _parity, _fence, _broadcast, _lost_tail, _unguarded_buffer, _transpose, _accumulator,
+    _narrow_index, _async_wait, _weights, _bins, _step, _stale_tile, _prefetch, _stride, _chunks, _scan, _maximum,
 )  # fmt: skip
 
 
