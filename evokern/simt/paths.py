@@ -27,7 +27,8 @@ ROUNDS = 3
 data of an earlier round, and the third is the first to meet a second buffer again."""
 
 Cause = Literal["launch", "constant", "data"]
-"""What ends a loop: arguments of the launch or the grid; constants and the block's shape alone; values in memory."""
+"""Origin of the condition that ends a loop: the launch's arguments or grid, constants and the block's shape alone, or
+values in memory."""
 
 _GRID = ("%ctaid", "%nctaid", "%gridid", "%nsmid", "%clusterid", "%nclusterid")
 _DATA = frozenset({"atom", "vote", "match", "redux", "activemask", "mbarrier", "call", "bar", "barrier", "elect",
@@ -50,7 +51,7 @@ class LoopRounds:
     """Most rounds of a lane, at most `ROUNDS`; 0 if the loop never ran. One round of an unrolled loop is several of the
     source."""
     cause: Cause
-    """What ends the loop."""
+    """Origin of the condition that ends the loop."""
     parameters: frozenset[int] = frozenset()
     """Indices of the kernel's parameters that decide when the loop ends."""
 

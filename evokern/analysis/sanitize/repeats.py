@@ -71,7 +71,7 @@ def races_text(samples: Iterable[RaceSample]) -> str:
     counted = list(samples)
     blocks, of = sum(one.blocks for one in counted), sum(one.of for one in counted)
     where = "the study's problem" if len(counted) == 1 else "the study's problems"
-    return f"races looked for in {blocks:,} of {of:,} blocks at {where}"
+    return f"races looked for in {blocks} of {of} blocks at {where}"
 
 
 def open_text(loops: Sequence[LoopRounds], source: str) -> str:
