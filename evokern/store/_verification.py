@@ -40,7 +40,7 @@ class Verification:
 
 
 def undecided(stages: Mapping[str, Any]) -> str:
-    """Return why stages of which none failed do not verify a trial; empty if they do.
+    """Return why stages without a failure do not verify a trial; empty if they do.
 
     Args:
         stages: the stages by name, as JSON values.

@@ -13,6 +13,7 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import runnable
 from evokern.errors import UsageError
 from evokern.study.settings import Study
+from evokern.wording import count_noun
 
 if TYPE_CHECKING:
     from evokern.device.sim.race_check import RaceCheck
@@ -84,7 +85,8 @@ def loops_and_branches(folder: Folder) -> Results:
         yield "warning", open_text(repeats.open, kernel.source)
     races = f"; {races_text(repeats.races.values())}" if repeats.races else ""
     if not (doubts or one_way or repeats.open):
-        yield True, f"every loop repeats, and every branch goes both ways at {len(small)} small problems{races}"
+        where = count_noun(len(small), "small problem")
+        yield True, f"every loop repeats, and every branch goes both ways at {where}{races}"
     elif races:
         yield True, f"no findings{races}"
 

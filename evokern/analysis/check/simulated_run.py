@@ -192,9 +192,9 @@ def _without_tails(kernel: Kernel, config: Config, problems: list[Problem]) -> I
 def _tail(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField) -> bool | None:
     """Return whether an extent leaves a block partly filled, or None if the kernel accepts no such extent.
 
-    If the grid changes with the extent, a tail is an extent that is no multiple of the distance between two changes,
-    whether the number of blocks is rounded up or down. Otherwise a loop inside the block has the tail; then every
-    extent that is not a power of two counts as a tail.
+    If the grid changes with the extent, the distance between two changes is the extent of a block. Every other extent
+    than a multiple of it has a tail, whether the number of blocks is rounded up or down. If the grid does not change, a
+    loop inside the block has the tail. Then every extent that is not a power of two counts as a tail.
     """
     if any(_grid(kernel, config, problem, entry, count) is None for count in (1, 2, 3)):
         return None  # the kernel rejects extents with a tail
