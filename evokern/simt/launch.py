@@ -17,12 +17,12 @@ from evokern.simt.arrays import Array
 from evokern.simt.batch import LaunchStopped
 from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
+from evokern.simt.control_flow.paths import Paths, merged
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
-from evokern.simt.paths import Paths, merged
 from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.sanitizer.findings import Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow

@@ -18,6 +18,7 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
 from evokern.simt.clusters.barrier import ClusterBarrier
+from evokern.simt.control_flow.paths import PathRecorder, Paths
 from evokern.simt.event_counter import EventCounter, Tally
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
@@ -25,7 +26,6 @@ from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.operations.control import bind_control
 from evokern.simt.operations.table import binding_of
-from evokern.simt.paths import PathRecorder, Paths
 from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers

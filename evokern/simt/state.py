@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
 from evokern.simt.clusters.barrier import ClusterBarrier
+from evokern.simt.control_flow.paths import PathRecorder
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
-from evokern.simt.paths import PathRecorder
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
 from evokern.simt.sanitizer.mbarriers import Mbarriers

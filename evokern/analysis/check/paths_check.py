@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
-
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.simulated_run import MOST_BYTES, SEED, buffer_bytes, chip_for
-from evokern.declaration.genes import Config
-from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.small_problems import runnable
 from evokern.errors import UsageError
 from evokern.study.settings import Study
 from evokern.wording import count_noun
 
-if TYPE_CHECKING:
-    from evokern.device.sim.race_check import RaceCheck
-    from evokern.simt.paths import Paths
-
-MOST_NEAR = 8
-"""Maximum number of problems on which branches are tried that go one way at the small problems."""
 MOST_LISTED = 5
 """Maximum number of source lines in a warning."""
 
@@ -28,13 +15,12 @@ MOST_LISTED = 5
 def loops_and_branches(folder: Folder) -> Results:
     """Check that every loop repeats and every branch goes both ways at the small problems, and look for races."""
     # These imports need torch; the earlier checks do not.
-    from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
+    from evokern.analysis.sanitize.repeats import RepeatSearch, one_way_branches, open_text, races_text
     from evokern.analysis.verify.fuzz import Checker, FuzzCase
     from evokern.device.sim.full_size_runs import OwnProblemRuns
-    from evokern.device.sim.race_check import RaceCheck
     from evokern.gate import RunFailed
     from evokern.gate.comparison import tolerances
-    from evokern.simt.paths import few_rounds
+    from evokern.simt.control_flow.paths import few_rounds
 
     kernel, config = folder.kernel, folder.kernel.space.default()
     small = [one for one in folder.small if buffer_bytes(kernel, one) <= MOST_BYTES]
@@ -56,7 +42,7 @@ def loops_and_branches(folder: Folder) -> Results:
                 return
         at_small = search.run(small, (), checker.paths)
         repeats = search.run(small, own, at_small.paths) if own else at_small
-        one_way = _one_way(kernel, config, small, checker.paths, RaceCheck(runs))
+        one_way = one_way_branches(kernel, config, small, checker.paths, runs)
     except RunFailed as failed:
         key = failed.evidence.get("problem")
         where = f" at {kernel.problem(key)}" if key else ""
@@ -89,26 +75,6 @@ def loops_and_branches(folder: Folder) -> Results:
         yield True, f"every loop repeats, and every branch goes both ways at {where}{races}"
     elif races:
         yield True, f"no findings{races}"
-
-
-def _one_way(
-    kernel: Kernel, config: Config, small: Sequence[Problem], paths: Paths, races: RaceCheck
-) -> dict[tuple[str, int], Problem]:
-    """Return the branches that go one way at the small problems, each with a similar problem at which it goes both."""
-    open_ = {place: sides for place, sides in paths.branches.items() if len(sides) == 1}
-    near = (
-        found
-        for problem in small
-        for entry in kernel.fields
-        for delta in (entry.multiple_of, -entry.multiple_of)
-        if not entry.choices
-        and (found := runnable(kernel, config, problem, {entry.name: int(problem[entry.name]) + delta}, races.chip))
-    )
-    both: dict[tuple[str, int], Problem] = {}
-    for problem in islice(near, MOST_NEAR if open_ else 0):
-        sides = races.at(config, problem).paths.branches
-        both |= {place: problem for place, seen in open_.items() if place not in both and sides.get(place, seen) - seen}
-    return both
 
 
 def _some(texts: list[str]) -> str:

@@ -24,8 +24,8 @@ from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simu
 from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
+from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds, merged
 from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.paths import NO_PATHS, Paths, few_rounds, merged
 from evokern.simt.sanitizer.findings import ERROR
 from evokern.simt.sanitizer.hang import REPEATS
 

@@ -32,8 +32,8 @@ from evokern.errors import SourceError, UsageError
 from evokern.files import is_folder
 from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, Profile
 from evokern.simt.clusters.layout import cluster_of
+from evokern.simt.control_flow.paths import NO_PATHS
 from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.paths import NO_PATHS
 from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21

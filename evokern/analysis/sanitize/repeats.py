@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
+from evokern.analysis.sanitize.race_check import RaceCheck, RaceSample
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
@@ -19,15 +21,17 @@ from evokern.declaration.render import render
 from evokern.declaration.small_problems import elements, runnable
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
-from evokern.device.sim.race_check import RaceCheck, RaceSample
 from evokern.gate import RunFailed
-from evokern.simt.paths import ANY_PARAMETER, NO_PATHS, ROUNDS, LoopRounds, Paths, few_rounds
+from evokern.simt.control_flow.loops import ANY_PARAMETER, ROUNDS, LoopRounds
+from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds
 from evokern.study.trial import Outcome
 
 MOST_SAMPLED = 1 << 27
 """Maximum number of buffer elements of a problem whose blocks are watched; larger ones take too much memory."""
 MOST_GROWN = 1 << 25
 """Maximum number of buffer elements of a problem that is made so that a loop repeats."""
+MOST_NEAR = 8
+"""Maximum number of problems on which branches are tried that go one way at the small problems."""
 MOST_STEPS = 48
 """Maximum number of times that a field is doubled."""
 GROWN_BLOCKS = 3
@@ -43,7 +47,7 @@ value, and the grid grows with the field up to there; the problem would be too l
 
 
 @dataclass
-class Repeats:
+class RepeatedLoops:
     """Loops, and the problems at which the sanitizer watched them."""
 
     paths: Paths = NO_PATHS
@@ -96,9 +100,9 @@ class RepeatSearch:
         self._compare = compare
         self._kernel, self._config, self._chip = kernel, config, runs.chip
         self._races, self._values = RaceCheck(runs), OwnProblemCheck(runs)
-        self._found = Repeats()
+        self._found = RepeatedLoops()
 
-    def run(self, small: Sequence[Problem], own: Iterable[Problem], paths: Paths) -> Repeats:
+    def run(self, small: Sequence[Problem], own: Iterable[Problem], paths: Paths) -> RepeatedLoops:
         """Watch blocks at the study's problems, and find problems for loops that do not repeat there either.
 
         Args:
@@ -109,7 +113,7 @@ class RepeatSearch:
         Raises:
             RunFailed: the sanitizer found an error, or results are wrong.
         """
-        found = self._found = Repeats(paths)
+        found = self._found = RepeatedLoops(paths)
         for problem in own:
             if elements(self._kernel, self._config, problem) > MOST_SAMPLED:
                 found.races[problem] = RaceSample(0, sum(one.blocks for one in self._launches(problem)))
@@ -205,3 +209,35 @@ class RepeatSearch:
 
     def _blocks(self, problem: Problem) -> int:
         return sum(int(launch.blocks) for launch in self._launches(problem))
+
+
+def one_way_branches(
+    kernel: Kernel, config: Config, small: Sequence[Problem], paths: Paths, runs: OwnProblemRuns
+) -> dict[tuple[str, int], Problem]:
+    """Return the branches that go one way at the small problems, each with a similar problem at which it goes both.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        small: the small problems.
+        paths: paths of the small problems.
+        runs: runs the candidate's blocks.
+
+    Raises:
+        RunFailed: the sanitizer found an error at a similar problem.
+    """
+    open_ = {place: sides for place, sides in paths.branches.items() if len(sides) == 1}
+    near = (
+        found
+        for problem in small
+        for entry in kernel.fields
+        for delta in (entry.multiple_of, -entry.multiple_of)
+        if not entry.choices
+        and (found := runnable(kernel, config, problem, {entry.name: int(problem[entry.name]) + delta}, runs.chip))
+    )
+    both: dict[tuple[str, int], Problem] = {}
+    races = RaceCheck(runs)
+    for problem in islice(near, MOST_NEAR if open_ else 0):
+        sides = races.at(config, problem).paths.branches
+        both |= {place: problem for place, seen in open_.items() if place not in both and sides.get(place, seen) - seen}
+    return both

@@ -7,7 +7,7 @@ import pytest
 from simt_tools import module_of
 
 from evokern import simt
-from evokern.simt.paths import Paths, few_rounds, merged
+from evokern.simt.control_flow.paths import Paths, few_rounds, merged
 
 HEAD = 'extern "C" __global__ void kernel(float* y, const float* x, int n, int m) {\n'
 

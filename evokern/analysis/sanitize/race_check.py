@@ -16,8 +16,8 @@ from evokern.declaration.render import Rendered, render
 from evokern.device.sim.failure import ENDLESS, failure
 from evokern.device.sim.full_size_runs import CandidateCall, OwnProblemRuns, drawn_blocks
 from evokern.device.sim.program import SimulatedProgram
+from evokern.simt.control_flow.paths import NO_PATHS, Paths
 from evokern.simt.counters import Counters
-from evokern.simt.paths import NO_PATHS, Paths
 from evokern.simt.settings import LEAST_WARPS
 
 INSTRUCTIONS = 3_000_000
@@ -55,8 +55,6 @@ class RaceCheck:
             runs: provides programs and buffers, the instruction limit, and the secret for random places.
         """
         self._runs = runs
-        self.chip = runs.chip
-        """Chip with the resource limits."""
         self._last: tuple[Rendered, SimulatedProgram] | None = None
 
     def at(self, config: Config, problem: Problem, *, blocks: int = BLOCKS) -> RaceSample:
