@@ -16,9 +16,11 @@ from evokern.analysis.sanitize import repeats
 from evokern.analysis.verify.stages import Stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.hardware.profiles import chip
-from evokern.store import undecided
+from evokern.store import OWN_PROBLEM, ProofRecord, undecided
+from evokern.store._verification import verification
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study
+from evokern.wording import verification_text
 
 ROWS = """
 extern "C" __global__ void run(const float* x, float* y, int rows, int cols) {
@@ -73,6 +75,25 @@ def test_a_loop_that_may_repeat_elsewhere_is_named(tmp_path: Path, monkeypatch: 
     assert found.facts["open_loops"] == [{"file": "", "line": LINE, "rounds": 1}]
     reason = undecided({"sanitizer": {"state": found.state, "detail": found.detail, **found.facts}})
     assert f"the loop on line {LINE} of kernel.cu takes at most 1 round as compiled" in reason
+
+
+def test_a_trial_with_such_a_loop_is_not_verified() -> None:
+    """`show`, the report and the export print the verification's state and reason."""
+    sanitizer = {"state": "passed", "detail": "the loop on line 8 of kernel.cu takes at most 1 round as compiled"}
+    own = {"state": "passed", "detail": "all blocks ran", "covered": True, "share": 1.0}
+    trial = SimpleNamespace(number=3, evaluation=SimpleNamespace(own_problem_share=1.0, scaled_problems=()))
+    study: Any = SimpleNamespace(name="rows", predicted=True, problems_in_words=lambda: "ROWS=64", in_words=str)
+
+    def state(**facts: object) -> str:
+        stages = {"sanitizer": {**sanitizer, **facts}, OWN_PROBLEM: own}
+        proof = ProofRecord("verify", 3, "", {"stages": stages})
+        found = verification(study, cast(Any, trial), [proof], [], interrupted=False, db=Path("a.db"))
+        return verification_text(found.as_dict())
+
+    assert state(open_loops=[]).startswith("verified: at ROWS=64")
+    assert state().startswith("verified: at ROWS=64"), "results of an earlier version keep their state"
+    unclear = state(open_loops=[{"file": "", "line": 8, "rounds": 1}])
+    assert unclear.startswith("not verified: sanitizer: the loop on line 8 of kernel.cu")
 
 
 def checked(tmp_path: Path, case: Planted, *, faulty: bool = False) -> list[tuple[Any, str]]:

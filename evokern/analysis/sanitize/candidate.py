@@ -250,9 +250,7 @@ def sanitize_kernel(
         runs.append(run)
     paths = merged(run.paths for run in runs)
     if studied is None or any(finding.matters for run in runs for finding in run.findings):
-        return SanitizeReport(
-            kernel.name, kernel.source, sources, tuple(runs), few_rounds_remarks(paths, kernel.source)
-        )
+        return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
     return _with_repeats(SanitizeReport(kernel.name, kernel.source, sources, tuple(runs)), kernel, config, problems,
                          chip, limit, studied, paths)  # fmt: skip
 
