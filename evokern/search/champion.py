@@ -1,8 +1,9 @@
 """Verification of the champion at the end of a search; if it is refuted, the next fastest trial is verified.
 
 Every measured trial has passed the correctness gate. The verification also runs all small problems under the sanitizer,
-and shapes that the search did not use. On a simulated device, it runs more blocks of the study's problems. It uses a
-separate process and the study's budget.
+and shapes that the search did not use. It looks for races in some blocks of the study's problems. If a loop does not
+repeat there, it does so at problems at which the loop repeats. On a simulated device, it also compares the results of
+more blocks. It uses a separate process and the study's budget.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from evokern.declaration.genes import Config
 from evokern.errors import EvokernError
 from evokern.search.identity import SearchTarget
-from evokern.store import Session, db_option
+from evokern.store import Session, db_option, undecided
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import Study
 from evokern.study.trial import Outcome, Trial
@@ -105,8 +106,9 @@ class ChampionVerification:
         """
         self._session, self._note, self._proved = session, note, proved
         self._known = {proof.trial: proof.passed for proof in session.proofs()}
-        for number, passed in self._known.items():
-            proved(number, passed)
+        for proof in session.proofs():
+            if not (proof.passed and undecided(proof.result.get("stages", {}))):
+                proved(proof.trial, proof.passed)
         self._pending: set[int] = set()
         self._early = not target.device.predicted and cores >= EARLY_CORES
         context = WorkerContext.of(target.kernel, target.problems, target.limits)
@@ -210,7 +212,11 @@ class ChampionVerification:
         stages = found["stages"].items()
         failed = [f"{stage_label(name)}: {one['detail']}" for name, one in stages if one["state"] == "failed"]
         self._known[result.key] = not failed
-        self._proved(result.key, not failed)
+        unclear = "" if failed else undecided(found["stages"])
+        if unclear:
+            self._note(f"trial {result.key} is not verified: {unclear}")
+        else:
+            self._proved(result.key, not failed)
         if failed:
             self._note(f"trial {result.key} is refuted and cannot be the champion: {failed[0]}")
         return ""

@@ -21,6 +21,7 @@ from evokern.simt.batch import LaunchStopped, WaitsOutside
 from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
 from evokern.simt.clusters.whole_grid import whole_grid_blocks
+from evokern.simt.control_flow.paths import Paths, merged
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
@@ -66,6 +67,8 @@ class LaunchResult:
     """Warp instructions issued; 0 if `counters` contains them. `launch_many` counts all its launches together."""
     waits_outside: bool = False
     """True if the launch hung, and its threads may wait for blocks that did not run, or not at the same time."""
+    paths: Paths | None = None
+    """Paths that the blocks took, with ``record_paths=True``. `launch_many` merges those of all its launches."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -128,6 +131,7 @@ def launch_many(
     batch_blocks: int | None = None,
     enough: Callable[[Counters], bool] | None = None,
     constants: Sequence[Mapping[str, Buffer]] = (),
+    record_paths: bool = False,
 ) -> list[LaunchResult]:
     """Run several launches of one kernel with different arguments concurrently, as lanes of common batches.
 
@@ -159,6 +163,7 @@ def launch_many(
         enough: function that is called periodically with the current counters and ends the launch by returning True;
             allowed only with a single argument list.
         constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
+        record_paths: record the rounds of loops and the sides of branches.
 
     Returns:
         One result per argument list. After a launch that exceeds the limit, the following ones do not run.
@@ -169,7 +174,7 @@ def launch_many(
     """
     options = Options(
         sanitize, count, instruction_limit, past_misaligned, until_fatal,
-        chip=ChipView.of(chip, module.target, module.digest),
+        chip=ChipView.of(chip, module.target, module.digest), record_paths=record_paths,
     )  # fmt: skip
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture, cluster)
@@ -397,10 +402,13 @@ class _Run:
             for number, lines in machine.state.batch.printed.items():
                 printed[number] += "".join(text for _, text in lines)
         issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
+        found = [paths for machine in machines.values() if (paths := machine.paths()) is not None]
+        paths = merged(found) if found else None
         return [
             replace(
                 _result(collector, counters, number in unfinished, printed[number], ended, issued),
                 waits_outside=self.waits_outside,
+                paths=paths,
             )
             for number, collector in enumerate(collectors)
         ]

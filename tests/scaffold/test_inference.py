@@ -176,6 +176,28 @@ def test_numbers_of_a_launch_become_the_block_s_genes(body: str, genes: list[str
     assert made.plan.extents(made.plan.grid, config, problem) == (2, 3 if len(genes) == 2 else 2, 1)
 
 
+@pytest.mark.parametrize(
+    ("grid", "text"),
+    [
+        ("256", "256"),
+        ("THREADS", "256"),
+        ("(n + 255) / 256", "(p.N + (c.BLOCK_X - 1)) // c.BLOCK_X"),
+        ("min((n + 255) / 256, 256)", "min((p.N + (c.BLOCK_X - 1)) // c.BLOCK_X, 256)"),
+        ("(n + 4 * THREADS - 1) / (4 * THREADS)", "(p.N + 4 * c.BLOCK_X - 1) // (4 * c.BLOCK_X)"),
+    ],
+)
+def test_a_grid_keeps_numbers_that_only_equal_the_block(grid: str, text: str) -> None:
+    """A fixed number of blocks stays; where the work is divided by the block, its gene appears."""
+    made = drafted(f"""
+#define THREADS 256
+__global__ void axpy(const float* x, float* y, int n) {{
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] += 2.f * x[i];
+}}
+void start(const float* x, float* y, int n) {{ axpy<<<{grid}, THREADS>>>(x, y, n); }}
+""")
+    assert made.plan.grid == (text,)
+
+
 @pytest.mark.parametrize(("text", "entry"), [(HALF_GRID, None), (ROLES, "update"), (GATHER, None)])
 def test_small_problems_have_several_blocks_and_tails(text: str, entry: str | None) -> None:
     """Not one block, not square, and one of them a part of a block along each axis that a field is cut along."""

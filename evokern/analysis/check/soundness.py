@@ -16,6 +16,7 @@ from pathlib import Path
 
 from evokern.analysis.check.declared_functions import slow_function, varying_function
 from evokern.analysis.check.folder import MOST_SMALL_BYTES, SAMPLE, Folder, Results, known_problems, problem_bytes
+from evokern.analysis.check.paths_check import loops_and_branches
 from evokern.analysis.check.reference_check import (
     MAX_RELATIVE_DIFFERENCE,
     compare_with_cpp,
@@ -373,6 +374,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "simulated run": simulated_run,
     "own problem": own_problem,
     "grid": grid,
+    "loops": loops_and_branches,
 }
 
 _REQUIRES: Mapping[str, tuple[str, ...]] = {
@@ -382,6 +384,7 @@ _REQUIRES: Mapping[str, tuple[str, ...]] = {
     "simulated run": ("workload", "entry points", "reference"),
     "own problem": ("workload", "entry points", "reference", "simulated run"),
     "grid": ("entry points", "compiler"),
+    "loops": ("entry points", "reference", "simulated run", "own problem"),
 }
 """Checks that would repeat the failure of another one, with the names of those others."""
 

@@ -24,6 +24,7 @@ from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simu
 from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
+from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds, merged
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import ERROR, UNFINISHED
 from evokern.simt.sanitizer.hang import REPEATS
@@ -73,6 +74,8 @@ class SanitizedRun:
     """Whether every thread finished."""
     printed: str = ""
     """Output of device printf."""
+    paths: Paths = NO_PATHS
+    """Paths that the threads took."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,9 @@ def run_launch(
     """
     if blocks is None:
         check_grid_size(launch)
-    result = program.launch(launch, arguments, memory, instruction_limit=limit, blocks=blocks, past_misaligned=True)
+    result = program.launch(
+        launch, arguments, memory, instruction_limit=limit, blocks=blocks, past_misaligned=True, record_paths=True
+    )
     return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
 
 
@@ -220,8 +225,11 @@ def sanitize_kernel(
     problems: Sequence[Problem],
     chip: Profile,
     limit: int = INSTRUCTION_LIMIT,
+    studied: Sequence[Problem] | None = None,
 ) -> SanitizeReport:
     """Run a candidate's launches on each problem, with random inputs.
+
+    If nothing is wrong there, blocks of the studied problems run, and of problems that are made so that loops repeat.
 
     Args:
         kernel: the kernel.
@@ -229,6 +237,7 @@ def sanitize_kernel(
         problems: problems to run completely.
         chip: target chip; its limits apply.
         limit: warp instructions after which a launch is stopped.
+        studied: problems of the kernel's studies; None for no further problems.
 
     Raises:
         UsageError: the candidate is infeasible, does not compile, or uses an unsupported instruction.
@@ -243,7 +252,48 @@ def sanitize_kernel(
             raise UsageError(f"{which} candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}")
         run, sources = _run(kernel, config, problem, chip, limit)
         runs.append(run)
-    return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
+    paths = merged(run.paths for run in runs)
+    if studied is None or any(finding.matters for run in runs for finding in run.findings):
+        return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
+    return _with_repeats(SanitizeReport(kernel.name, kernel.source, sources, tuple(runs)), kernel, config, problems,
+                         chip, limit, studied, paths)  # fmt: skip
+
+
+def few_rounds_remarks(paths: Paths, source: str) -> tuple[str, ...]:
+    """Return a note about loops that did not repeat, if there are any."""
+    texts = " and ".join(loop.text(source) for loop in few_rounds(paths))
+    remedy = "which hides faults between rounds; run a problem or a grid at which it takes three"
+    return (f"{texts}, {remedy}",) if texts else ()
+
+
+def _with_repeats(
+    report: SanitizeReport, kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile, limit: int,
+    studied: Sequence[Problem], paths: Paths,
+) -> SanitizeReport:  # fmt: skip
+    """Return the report together with runs of blocks of problems at which loops repeat."""
+    from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
+    from evokern.device.sim.full_size_runs import OwnProblemRuns
+    from evokern.gate import RunFailed
+    from evokern.gate.comparison import tolerances
+    from evokern.study.settings import SimulationSettings
+
+    settings = SimulationSettings(instruction_limit=limit)
+    runs = OwnProblemRuns(kernel, chip, settings, tolerances(kernel, None, None), 0)
+    able = [problem for problem in studied if check(kernel, config, [problem], chip, essential=True) is None]
+    try:
+        found = RepeatSearch(kernel, config, runs, compare=False).run(problems, able, paths)
+    except RunFailed as failed:
+        finding = failed.evidence.get("finding")
+        if finding is None:
+            raise SourceError(f"{kernel.name}: {failed.message}") from None
+        title = f"{kernel.name} at {kernel.problem(failed.evidence['problem'])}: some blocks"
+        return replace(report, runs=(*report.runs, SanitizedRun(title, (Finding(**finding),), completed=False)))
+    remarks = [races_text(found.races.values())] if found.races else []
+    if found.grown:
+        remarks.append(f"loops repeat at {' and '.join(map(str, found.grown))}: no findings in some blocks")
+    if found.open:
+        remarks.append(open_text(found.open, kernel.source))
+    return replace(report, remarks=tuple(remarks))
 
 
 def _run(
@@ -286,7 +336,8 @@ def _run(
         if left := program.changed(memory):
             findings.append(kept_state(left, problem, kernel.state))
     title = f"{kernel.name} at {problem}: " + ", then ".join(geometry_text(launch) for launch in launches)
-    run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results))
+    paths = merged(result.paths or NO_PATHS for result in results)
+    run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results), paths)
     return run, program.texts
 
 

@@ -18,6 +18,7 @@ from evokern.analysis.sanitize.candidate import (
     assembler_text,
     check_grid_size,
     extent_text,
+    few_rounds_remarks,
     geometry_text,
     run_launch,
     unwritten,
@@ -38,6 +39,7 @@ from evokern.errors import SourceError, UsageError
 from evokern.files import is_folder
 from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, Profile
 from evokern.simt.clusters.layout import cluster_of
+from evokern.simt.control_flow.paths import NO_PATHS
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import WARNING
 
@@ -136,6 +138,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         result.finished,
         result.printed,
     )
+    remarks += few_rounds_remarks(result.paths or NO_PATHS, source.name)
     return SanitizeReport(entry.qualified, source.name, program.texts, (run,), tuple(remarks))
 
 

@@ -29,6 +29,7 @@ from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError
 from evokern.gate import Gate, RunFailed, Verdict
 from evokern.hardware.profiles import Profile
+from evokern.simt.control_flow.paths import NO_PATHS
 from evokern.study.settings import InputSet, Study
 from evokern.study.trial import Outcome
 
@@ -114,6 +115,8 @@ class Checker:
         self.inputs = study.gate.input_sets
         """Input sets of the study's gate."""
         self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
+        self.paths = NO_PATHS
+        """Paths of all cases that passed."""
 
     def check(self, case: FuzzCase) -> FuzzFailure | None:
         """Run a case; return None if it passes.
@@ -124,7 +127,7 @@ class Checker:
         kernel, config, problem = self._kernel, self._config, case.problem
         try:
             limit = self._study.simulation.instruction_limit
-            runner = SimRunner(self._compiled(problem), problem, limit, case.lead)
+            runner = SimRunner(self._compiled(problem), problem, limit, case.lead, record_paths=True)
             settings = replace(self._study.gate, input_sets=case.inputs, runs=1)
             gate = Gate(kernel, problem, settings, torch.device("cpu"), case.seed)
             verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
@@ -133,6 +136,7 @@ class Checker:
                 raise
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
             return FuzzFailure(case, str(what), failed.message or str(failed))
+        self.paths = self.paths.merged(runner.paths)
         return None if verdict.passed else self._failure(case, verdict)
 
     def _failure(self, case: FuzzCase, verdict: Verdict) -> FuzzFailure:

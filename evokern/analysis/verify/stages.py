@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Literal
 
+from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.kernel import Problem
@@ -56,7 +57,10 @@ class Stage:
 
 
 def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
-    """Run the candidate with the sanitizer on every feasible small problem."""
+    """Run the candidate with the sanitizer on every feasible small problem, and on blocks of the study's problems.
+
+    Further problems are made so that every loop repeats.
+    """
     kernel, config = candidate.kernel, candidate.config
     declared = kernel.workload.small_problems
     wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
@@ -75,8 +79,22 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
             return Stage("sanitizer", "skipped", failed.message)
         if failure:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
-    listed = ", ".join(map(str, problems))
-    return Stage("sanitizer", "passed", f"no findings at {listed}", {"problems": [p.key for p in problems]})
+    search = RepeatSearch(kernel, config, _runs(candidate))
+    try:
+        repeats = search.run(problems, candidate.problems, checker.paths)
+    except RunFailed as failed:
+        return Stage("sanitizer", "failed", f"{failed.message or failed} (at {_problem_of(candidate, failed)})")
+    listed = ", ".join(map(str, [*problems, *repeats.grown]))
+    detail = f"no findings at {listed}; {races_text(repeats.races.values())}"
+    if repeats.open:
+        detail += f"; {open_text(repeats.open, kernel.source)}"
+    return Stage("sanitizer", "passed", detail, {"problems": [p.key for p in problems], **repeats.as_dict()})
+
+
+def _problem_of(candidate: CandidateUnderTest, failed: RunFailed) -> str:
+    """Return the problem of a failed run in words."""
+    key = failed.evidence.get("problem")
+    return str(candidate.kernel.problem(key)) if key else "an unknown problem"
 
 
 def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
@@ -151,10 +169,14 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
 
 
 def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
+    return OwnProblemCheck(_runs(candidate))
+
+
+def _runs(candidate: CandidateUnderTest) -> OwnProblemRuns:
     gate = candidate.study.gate
     tolerance = tolerances(candidate.kernel, gate.atol, gate.rtol)
     simulation, secret = candidate.study.simulation, candidate.secret
-    return OwnProblemCheck(OwnProblemRuns(candidate.kernel, candidate.chip, simulation, tolerance, secret))
+    return OwnProblemRuns(candidate.kernel, candidate.chip, simulation, tolerance, secret)
 
 
 def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterator[Problem]:

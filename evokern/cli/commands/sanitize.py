@@ -163,6 +163,7 @@ def sanitize(
     else:
         _require_kernel(target)
         _refuse("a kernel folder", of_files)
+        from evokern.analysis.check.folder import known_problems
         from evokern.analysis.sanitize.problems import small_or_given
         from evokern.study.discovery import find_kernel
 
@@ -172,7 +173,8 @@ def sanitize(
         for remark in kernel.space.without_effect(config, changes):
             output.note(remark)
         problems = small_or_given(kernel, config, problem, chip)
-        report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT)
+        studied = [one for one in known_problems(kernel)[:1] if one not in problems] if problem is None else None
+        report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT, studied)
         candidate = changed_genes_text(config, kernel.genes)
     if output.json:
         output.print_json(report.as_dict())

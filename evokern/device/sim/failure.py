@@ -41,21 +41,36 @@ def require_no_fault(
         RunFailed: the launch failed; the outcome and the evidence follow from the finding.
     """
     finding = result.fault
-    if finding is None:
-        return
+    if finding is not None:
+        raise failure(finding, launch, limit, problem, blocks=blocks, executed=result.warp_instructions)
+
+
+def failure(
+    finding: simt.Finding, launch: Launch, limit: int, problem: Problem, *, blocks: int | None = None, executed: int = 0
+) -> RunFailed:
+    """Return the failure for a finding, with its outcome and evidence; the arguments are those of `require_no_fault`.
+
+    Args:
+        finding: the finding.
+        launch: the launch.
+        limit: instruction limit of the launch, in warp instructions.
+        problem: problem of the run.
+        blocks: number of blocks that ran; None for all.
+        executed: warp instructions that ran.
+    """
     evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": problem.key}
     if finding.kind in CRASHES:
-        raise RunFailed(Outcome.CRASHED, described({"error": finding.kind, **evidence}))
+        return RunFailed(Outcome.CRASHED, described({"error": finding.kind, **evidence}))
     if finding.kind in ENDLESS:
-        raise RunFailed(Outcome.HUNG, described({"limit_s": 0.0, "limit_instructions": limit, **evidence}))
+        return RunFailed(Outcome.HUNG, described({"limit_s": 0.0, "limit_instructions": limit, **evidence}))
     if finding.kind == UNFINISHED:
         share = launch.blocks / (launch.blocks if blocks is None else blocks)
-        raise too_large(
+        return too_large(
             limit + 1, limit, "warp instructions",
             f"{_blocks(launch, blocks)} at {problem} did not end within {limit:,} warp instructions{_end(finding)}",
-            **evidence, at=str(problem), executed=round(result.warp_instructions * share),
+            **evidence, at=str(problem), executed=round(executed * share),
         )  # fmt: skip
-    raise RunFailed(Outcome.WRONG, described({"check": f"sanitizer:{finding.kind}", **evidence}))
+    return RunFailed(Outcome.WRONG, described({"check": f"sanitizer:{finding.kind}", **evidence}))
 
 
 def too_large(needed: float, available: float, unit: str, what: str, **evidence: Any) -> RunFailed:

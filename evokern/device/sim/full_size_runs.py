@@ -39,6 +39,8 @@ WHOLE_INSTRUCTIONS = 15_000_000
 executes 1.0 to 4.2 million per second, depending on the number of lanes that run together."""
 LEAST_LIMIT = 2 * WHOLE_INSTRUCTIONS
 """Smallest instruction limit of a batch of blocks, so that a run within the budget ends."""
+SANITIZED_INSTRUCTIONS = 1_500_000
+"""Maximum number of warp instructions of blocks that a candidate's check on a problem runs under the sanitizer."""
 COUNTED = 2
 """Number of blocks to count on a problem without a prediction."""
 
@@ -189,6 +191,8 @@ class OwnProblemRuns:
         blocks: tuple[int, ...],
         known: Sequence[int] = (),
         covered: Mapping[str, Coverage] | None = None,
+        *,
+        sanitize: bool = False,
     ) -> FullSizeResult:
         """Run some blocks of a candidate with one launch and independent blocks.
 
@@ -197,13 +201,14 @@ class OwnProblemRuns:
             blocks: linear ids of the blocks; whole clusters.
             known: blocks that ran before and count as run.
             covered: known coverage of each output; None derives it from these blocks.
+            sanitize: also look for races and uninitialised data.
 
         Raises:
-            RunFailed: a block crashed or hung.
+            RunFailed: a block crashed or hung, or the sanitizer found an error.
         """
         stage, (launch,) = self._stage(call), call.launches
         with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
-            ran = self._run(call, stage, blocks)
+            ran = self._run(call, stage, blocks, sanitize=sanitize)
         found = dict(covered or {})
         cluster = call.program.cluster(launch)
         of_block, grid = cluster_numbers(launch.grid, cluster.extent), cluster.grid_of(launch.grid)
@@ -217,19 +222,20 @@ class OwnProblemRuns:
         against = _wrong(message, call.problem) if message else None
         return FullSizeResult(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
-    def whole(self, call: CandidateCall, scaled: Problem | None = None) -> FullSizeResult:
+    def whole(self, call: CandidateCall, scaled: Problem | None = None, *, sanitize: bool = False) -> FullSizeResult:
         """Run all blocks of all launches.
 
         Args:
             call: the candidate.
             scaled: the scaled-down problem of the call; None for one of the study's problems.
+            sanitize: also look for races and uninitialised data.
 
         Raises:
-            RunFailed: a block crashed or hung.
+            RunFailed: a block crashed or hung, or the sanitizer found an error.
         """
         stage = self._stage(call)
         with recording(stage.memory, WriteRecord(stage.memory, by_block=False)) as record:
-            ran = self._run(call, stage, None)
+            ran = self._run(call, stage, None, sanitize=sanitize)
         marks = stage.written(record)
         found = {
             name: Coverage(int(marks[name].sum()), tensor.elements, certain=True)
@@ -265,14 +271,16 @@ class OwnProblemRuns:
     def _stage(self, call: CandidateCall) -> ProblemBuffers:
         return self.buffers(call.problem, call.tensors)
 
-    def _run(self, call: CandidateCall, stage: ProblemBuffers, blocks: tuple[int, ...] | None) -> tuple[Ran, ...]:
+    def _run(
+        self, call: CandidateCall, stage: ProblemBuffers, blocks: tuple[int, ...] | None, *, sanitize: bool
+    ) -> tuple[Ran, ...]:
         ran = []
         call.program.restore(stage.memory, every=True)
         for number, launch in enumerate(call.launches):
             # The limit applies to a batch of blocks. Blocks of the expected average size end well before it.
             limit = max(self._simulation.long_limit, LEAST_LIMIT)
             result = call.program.launch(
-                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
+                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=sanitize
             )
             require_no_fault(result, launch, limit, call.problem, blocks=None if blocks is None else len(blocks))
             ran.append(Ran(number, blocks, result.warp_instructions))

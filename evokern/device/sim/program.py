@@ -161,6 +161,7 @@ class SimulatedProgram:
         until_fatal: bool = False,
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
+        record_paths: bool = False,
     ) -> simt.LaunchResult:
         """Run one launch.
 
@@ -176,6 +177,7 @@ class SimulatedProgram:
             until_fatal: stop at the first finding that would stop the launch on a GPU.
             count: count wavefronts, sectors and instructions.
             enough: called from time to time with the counters so far; True stops the launch.
+            record_paths: record the rounds of loops and the sides of branches.
 
         Raises:
             SourceError: the entry point uses an unsupported feature.
@@ -189,7 +191,7 @@ class SimulatedProgram:
                     memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
                     architecture=self.architecture, instruction_limit=limit, blocks=blocks, sanitize=sanitize,
                     past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
-                    constants=[_constants(arguments)], chip=self.chip,
+                    constants=[_constants(arguments)], chip=self.chip, record_paths=record_paths,
                 )  # fmt: skip
 
         if blocks is None or not self.entry(launch).polls:
@@ -213,6 +215,7 @@ class SimulatedProgram:
         instruction_limit: int,
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
+        record_paths: bool = False,
     ) -> list[simt.LaunchResult]:
         """Run a launch once for each set of arguments, concurrently and without counters.
 
@@ -223,6 +226,7 @@ class SimulatedProgram:
             instruction_limit: as for `launch`.
             blocks: as for `launch`.
             sanitize: as for `launch`.
+            record_paths: as for `launch`.
 
         Returns:
             One result per set.
@@ -237,7 +241,7 @@ class SimulatedProgram:
                 [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
                 cluster=launch.cluster, source=self.source, architecture=self.architecture,
                 instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
-                constants=[_constants(named) for named in arguments],
+                constants=[_constants(named) for named in arguments], record_paths=record_paths,
             )  # fmt: skip
 
 
