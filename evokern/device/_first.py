@@ -50,7 +50,7 @@ def _plausibility_notes(task: Task, config: Config) -> tuple[str, ...]:
     """
     tensors = [(p, tensors_of(task.kernel, config, p)) for p in task.problems]
     found = (contradictions(task.kernel, p, buffers) for p, buffers in tensors)
-    limits = [f"{doubt} (it determines the roofline bound)" for part in found for doubt in part]
+    limits = [f"{doubt} (this number determines the roofline bound)" for part in found for doubt in part]
     # Problems with the same dtypes produce identical notes.
     finer = dict.fromkeys(doubt for _, buffers in tensors for doubt in _finer_than_rounding(task, buffers))
     return (*limits, *finer)

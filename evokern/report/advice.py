@@ -115,7 +115,7 @@ def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials {gained.words(gained.quarter)}"
     if gained.improving:
-        came = f", and the best came late (number {gained.place} of {gained.evaluated})" if gained.late else ""
+        came = f", and the best trial came late (number {gained.place} of {gained.evaluated})" if gained.late else ""
         words = f"Extend the search: {brought}{came}{in_total}."
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     words = f"A longer search of the same values is unlikely to help: {brought}."

@@ -167,7 +167,9 @@ def progress_text(facts: Facts) -> str:
         verdict = "the search was still improving"
     else:
         verdict = (
-            "little gain, but the best came late" if recent.improving else "the search had almost stopped improving"
+            "little gain, but the best trial came late"
+            if recent.improving
+            else "the search had almost stopped improving"
         )
     return (
         f"The sampler's best is trial {recent.trial} (its {_nth(recent.place)} "

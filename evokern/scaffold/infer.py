@@ -313,13 +313,15 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
         elif written and not whole:
             role = "inout"
             share = min(t.distinct / max(1, t.extent) for t in touches)
-            why.append(f"runs write only {100 * share:.0f} % of it, so the rest must keep its value")
+            why.append(
+                f"runs write only {100 * share:.0f} % of the buffer, so the other elements must keep their values"
+            )
         elif written and read:
             why.append("written before it is read: an output or a workspace")
         if not shape.exact:
             why.append("the smallest product of fields that covers the accessed elements")
         elif any(re.fullmatch(r"p\.\w+ [+-] \d+", axis) for axis in shape.axes):
-            why.append("it has a border, or a check in the kernel is off by one")
+            why.append("the buffer has a border, or a check in the kernel is off by one")
         extra = ""
         if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
             extra = f"high={INDEX_LIMIT} - 1"

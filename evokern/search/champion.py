@@ -157,8 +157,8 @@ class ChampionVerification:
                 return
         if len(left) > MOST_REFUTED:
             self._note(
-                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all fail alike, declare "
-                "what the kernel cannot handle in its constraints or fields (`multiple_of`)"
+                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all failed in the same "
+                "way, exclude the unsupported cases with constraints or fields (`multiple_of`)"
             )
 
     def close(self) -> None:

@@ -377,7 +377,7 @@ def test_square_small_problems_are_a_warning() -> None:
             "rtol=1e-06): 0 in float32; Tolerance(atol=0, rtol=5e-07) is enough",
         ),
         ('"y": 2 * t["x"]}', '"y": t["x"] / 3 * 6}', "warning", "288 (denormal inputs) in float32; correct"),
-        ("rtol=1e-6", "rtol=0.5", "warning", "wrong results may pass: Tolerance(atol=0, rtol=5e-07)"),
+        ("rtol=1e-6", "rtol=0.5", "warning", "wrong results may pass, because Tolerance(atol=0, rtol=5e-07)"),
     ],
 )
 def test_the_tolerance_is_held_against_rounding(folder: Path, old: str, new: str, level: str, message: str) -> None:
@@ -422,7 +422,7 @@ def test_work_that_contradicts_the_tensors_is_a_warning(folder: Path) -> None:
 
 
 @pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
-def test_a_folder_s_name_is_no_code_of_the_reference_s_program(tmp_path: Path) -> None:
+def test_a_folder_name_is_not_compiled(tmp_path: Path) -> None:
     """The program that runs reference.h names neither folder nor buffer: quotes and line ends in them mean nothing."""
     from evokern.analysis.check.reference_check import compare_with_cpp, python_reference, workload_tensors
     from evokern.study.discovery import load_kernel

@@ -279,7 +279,10 @@ def _cpp_reference(folder: Folder) -> Results:
         yield None, "skipped: kernel.py sets cpp_reference=False; exported programs need a reference.h"
         return
     if not is_file(folder.kernel.folder / "reference.h"):
-        yield False, f"{folder.kernel.folder} has no reference.h; exported programs need it to check their results"
+        yield (
+            False,
+            f"{folder.kernel.folder} has no reference.h; exported programs need this file to check their results",
+        )
         return
     if compiler is None or not folder.small:
         yield None, "skipped: the comparison needs a C++ compiler (g++ or clang++ on PATH) and a small problem"

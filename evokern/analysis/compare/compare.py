@@ -189,7 +189,8 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
         raise UsageError(f"the runs have different kernels, so their times are not comparable ({each})")
     if old.device != new.device:
         raise UsageError(
-            f"the runs were timed on different chips ({each}); compare on one chip, or see each with `evokern show`"
+            f"the runs were timed on different chips ({each}); compare runs on one chip, or view each run with "
+            "`evokern show`"
         )
     if old.predicted != new.predicted:
         raise UsageError(

@@ -104,7 +104,7 @@ def subject_of(request: ProfileRequest) -> Iterator[ProfileSubject]:
         UsageError: the study, kernel, trial, gene, problem or chip does not exist.
     """
     if request.trial is not None and request.changes:
-        raise UsageError("--trial and --set both choose a candidate; drop one of them")
+        raise UsageError("--trial and --set both choose a candidate; omit one of the two options")
     with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
         stored = _stored(request, Path(scratch))
         yield stored or _declared(request)

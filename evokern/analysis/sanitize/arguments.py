@@ -94,7 +94,7 @@ def parse_argument(text: str) -> Argument:
             raise UsageError(f"--arg {text!r}: {role!r} is not a role: {suggestion(role, ROLES)}")
         low, high = _fill(text, buffer["dtype"], buffer["fill"])
         if role in ("out", "zero") and low is not None:
-            raise UsageError(f"--arg {text!r}: drop the values; only in: and inout: accept them, not {role}:")
+            raise UsageError(f"--arg {text!r}: omit the values; only in: and inout: accept values, not {role}:")
         return Argument(word, role, _dtype(text, buffer["dtype"]), _shape(text, buffer["shape"]), low, high)
     scalar = _SCALAR.fullmatch(word)
     if scalar is None:

@@ -57,7 +57,7 @@ def chip_for_architecture(name: str) -> Profile:
     known = (*_CHIPS, "sm_86")
     raise DeviceError(
         f"--arch {name!r} is not supported by the simulator: {suggestion(word, sorted(known))}; for an older or newer "
-        "architecture, try the nearest one"
+        "architecture, try the nearest supported architecture"
     )
 
 
@@ -250,7 +250,7 @@ def _run(
     from evokern.device.sim.arguments import draw_buffers
     from evokern.device.sim.host_memory import workers_that_fit
 
-    workers_that_fit(kernel, config, [problem], remedy="use a smaller one, which shows the same bugs")
+    workers_that_fit(kernel, config, [problem], remedy="use a smaller problem, which shows the same bugs")
     program = compile_simulated(render(kernel, config, problem), chip)
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")

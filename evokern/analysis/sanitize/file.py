@@ -152,7 +152,8 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     if not source.missing_includes and source.suspicious_includes:
         skipped = _listed(source.suspicious_includes)
         hints.append(
-            f"treated as host headers and skipped: {skipped}; if the kernel needs one, give its folder with -I"
+            f"treated as host headers and skipped: {skipped}; if the kernel needs one of these headers, add its "
+            "folder with -I"
         )
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]

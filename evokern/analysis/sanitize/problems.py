@@ -32,7 +32,8 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
         example = templates[0] if templates else " ".join(f"{name}=…" for name in kernel.field_names)
         raise KernelError(
             f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed})"
-            f"{_violated(kernel, config, templates, chip)}; set one with --problem, for example --problem '{example}'"
+            f"{_violated(kernel, config, templates, chip)}; set a problem with --problem, for example --problem "
+            f"'{example}'"
         )
     return problems
 

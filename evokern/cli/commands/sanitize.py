@@ -89,7 +89,8 @@ def sanitize(
         typer.Option(
             "--arg",
             metavar="ARG",
-            help="FILE only: one kernel argument; repeated for each parameter, in order. Buffers: in:f16[2,128,64] "
+            help="FILE only: one kernel argument; repeat the option for each parameter, in order. Buffers: "
+            "in:f16[2,128,64] "
             "(random, read-only), in:i32[64]=0..9 (random within a range), out:f32[64] (the kernel must write it), "
             "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable). Scalars: i32=128, f32=0.5, null.",
         ),

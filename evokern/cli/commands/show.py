@@ -92,8 +92,9 @@ def show(
         if not (db / f"{study}.db").is_file():
             known = [path.stem for path in sorted(db.glob("*.db"))]
             raise UsageError(
-                f"{db} is a folder without study {study!r}; choose another with --db, or a study from it: "
-                f"{suggestion(study, known) or 'it has none'}"
+                f"{db} is a folder without study {study!r}; choose another folder with --db, or a study in this "
+                "folder: "
+                f"{suggestion(study, known) or 'it contains no study'}"
             )
         db = db / f"{study}.db"
     with open_readonly(db) as reader:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 group = typer.Typer(
     name="sweep",
     no_args_is_help=True,
-    help="Search many studies, given by one file: combinations of kernels, problems, data types and devices.",
-    short_help="Search many studies, given by one file",
+    help="Search many studies defined by one file: combinations of kernels, problems, data types and devices.",
+    short_help="Search many studies defined by one file",
 )
 app.add_typer(group)
 

@@ -104,7 +104,9 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
     notes: list[str] = []
     restrictions = _restrictions(call.get("restrictions"), notes)
     if call.get("texmem_args"):
-        raise SourceError("the script uses textures (texmem_args), which evokern does not support; use a tensor")
+        raise SourceError(
+            "the script uses textures (texmem_args), which evokern does not support; use a tensor instead"
+        )
     shared = (call.get("smem_args") or {}).get("size", 0)
     answer = call.get("answer")
     arguments = tuple(_argument(item) for item in call.get("arguments") or ())
@@ -253,7 +255,7 @@ def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, str):
             name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
-            notes.append(f"kernel.py: restriction {name} is not text; write it as a Constraint")
+            notes.append(f"kernel.py: restriction {name} is not a string; rewrite it as a Constraint")
     return tuple(item for item in items if isinstance(item, str))
 
 

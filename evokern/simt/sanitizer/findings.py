@@ -30,7 +30,8 @@ HINTS: dict[str, str] = {
     "proxy_fence": "wgmma may not see the stored data: add fence.proxy.async after the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
     "deadlock": "Threads wait for each other forever: check the barrier ids, the thread counts and the order of waits.",
-    "global_race": "Threads access the same global memory without order: use atomics, a barrier or separate data.",
+    "global_race": "Threads access the same global memory without synchronisation: use atomics, a barrier or "
+    "separate data.",
     "input_write": "The kernel writes to an input buffer: check the pointer and the index.",
     "inactive_shuffle": "A lane in the mask, or a source lane, is absent: make all these lanes execute the same call.",
     "instruction_limit": "The kernel does not end: check the loop condition and the code that should change it.",
