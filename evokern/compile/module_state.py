@@ -1,4 +1,4 @@
-"""State that one call could leave behind for the next one: writable module variables and the device heap.
+"""State that a call could leave behind for the next call: writable module variables and the device heap.
 
 The symbol table of the machine code lists the variables, and its call graph shows the use of the heap.
 """
@@ -53,7 +53,7 @@ def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tupl
 
 
 def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | bytes]:
-    """Return the declared state of a module's variables, by symbol; it is restored before each call.
+    """Return the declared state of a module's variables by symbol; each call starts with this state.
 
     Args:
         state: the declared state.

@@ -120,7 +120,7 @@ class Built:
     """Variables of each program that keep their values between calls; empty if code uses none."""
 
     def without_ptx(self) -> Built:
-        """Return a copy without PTX and messages, which are two thirds of the size and are not needed to launch it."""
+        """Return a smaller copy for launches, without PTX and messages (two thirds of the size)."""
         return replace(self, programs=tuple(replace(program, ptx="", log="") for program in self.programs))
 
     def build(self, problem: Problem) -> ProblemBuild:

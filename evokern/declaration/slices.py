@@ -1,4 +1,4 @@
-"""Slices: parts of the inputs and the outputs that depend on them; the gate can renew the inputs of one slice alone."""
+"""Slices: each is a part of the inputs and the outputs that depend on this part; the gate can renew it separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slice:
-    """Matching parts of inputs and outputs: new inputs in a slice change only the outputs in the same slice.
+    """Corresponding parts of inputs and outputs: new inputs in a slice change only outputs in the same slice.
 
     Example for a matrix product: with `Slice({"a": 0, "c": 0})`, new rows of `a` change only the same rows of `c`. With
     `Slice({"b": 1, "c": 1})`, new columns of `b` change only the same columns of `c`. All inputs named by a slice are

@@ -103,7 +103,7 @@ class TimedCalls:
 
     @property
     def changed(self) -> list[str]:
-        """Names of the changed inputs; empty if the change does not show in the recorded pieces."""
+        """Names of the changed inputs; empty if the change does not affect the recorded pieces."""
         return sorted({piece.name for piece in self._pieces}) if self._change_visible else []
 
     # ---- drawing
@@ -256,7 +256,7 @@ class TimedCalls:
         return None if number is None else (1, self._answers.copies())
 
     def captured(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
-        """Store the outputs of a call that was just captured; None if it wrote into the buffer set."""
+        """Store the outputs of the call that was just captured; None if the call wrote into the buffer set."""
         if self.active and index == self._answers.position:
             self._answers.outputs = self._bench.arguments(self._index) if outputs is None else outputs
 

@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def allows_draft(self) -> bool:
-        """Whether a draft is possible: outputs are explained and completely written, and inputs are covered."""
+        """Whether a draft is possible: the outputs are explained and completely written, and the inputs are covered."""
         return (
             self.ok
             and self.sizes_a_field
@@ -112,7 +112,7 @@ def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[
 
 
 def levels(plan: Plan) -> tuple[int, ...]:
-    """Return the levels to try; for a single field they include higher levels, because its runs are cheap."""
+    """Return the levels to try, including higher levels for a single field, because runs with one field are cheap."""
     return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
 
 

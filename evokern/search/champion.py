@@ -1,4 +1,4 @@
-"""Verification of the champion at the end of a search; if it is refuted, the next fastest trial is verified.
+"""Verification of a search's champion; if the champion is refuted, the next fastest trial is verified.
 
 Every measured trial has passed the correctness gate. The verification also runs all small problems under the sanitizer,
 and shapes that the search did not use. On a simulated device, it runs more blocks of the study's problems. It uses a
@@ -77,7 +77,7 @@ def reserve(budget_s: float | None, predicted: bool) -> float:
 
 
 class ChampionVerification:
-    """Verification of the fastest measured trial in separate processes; if it is refuted, the next fastest follows.
+    """Verification of the fastest trial in separate processes; if a trial is refuted, the next fastest follows.
 
     If a GPU is searched and CPU cores are idle, the processes start before the search ends, because importing torch
     takes seconds. The best trial at that time often remains the champion.

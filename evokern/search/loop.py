@@ -54,7 +54,7 @@ class TrialRecorder(Protocol):
         """Store how long the session has lasted."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context that stores either everything that is done inside it, or nothing."""
+        """Return a context that commits all changes made inside it, or none."""
 
 
 class NullRecorder:
@@ -223,7 +223,7 @@ class Loop:
         return left
 
     def already_ended(self) -> EndReason | None:
-        """Return the reason if the search has ended before a device is opened: its budget or its trials are used up."""
+        """Return why the search needs no device, if its budget or its trials are already used up; otherwise None."""
         if self._over_budget():
             return "budget"
         limit = self._limits.trials

@@ -125,7 +125,7 @@ class Counters:
         return sum(flops for _, flops in self.mma.values())
 
     def conflicts(self) -> dict[int, float]:
-        """Return a map from instruction to the average number of extra wavefronts per execution from bank conflicts."""
+        """Return, for each instruction, the mean number of extra wavefronts per execution due to bank conflicts."""
         further = (self.shared_wavefronts - self.ideal_wavefronts) / np.maximum(self.warp_instructions, 1)
         return {int(number): float(further[number]) for number in np.flatnonzero(further > 0)}
 

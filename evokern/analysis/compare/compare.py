@@ -104,12 +104,12 @@ class Comparison:
     """Notes for the user."""
 
     def in_words(self, line: ProblemComparison) -> str:
-        """Return a line's problem in readable form."""
+        """Return the problem of a table line in readable form."""
         return readable_problem(line.problem, self.new, self.old)
 
     @property
     def verdict(self) -> Change:
-        """Overall result: `slower` if any problem is slower, else `faster` if any is faster, else `same`."""
+        """Overall result: `slower` if any problem is slower, else `faster` if any problem is faster, else `same`."""
         verdicts = {line.verdict for line in self.lines}
         return "slower" if "slower" in verdicts else "faster" if "faster" in verdicts else "same"
 
@@ -228,7 +228,7 @@ def readable_problem(problem: str, *runs: ComparedRun) -> str:
 
 
 def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
-    """Return the gene values and versions that differ, as a map from name to (old, new)."""
+    """Return the differing gene values and versions, as a map from name to (old value, new value)."""
     one, two = {**old.facts, **old.config}, {**new.facts, **new.config}
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 

@@ -147,7 +147,7 @@ class Evaluator:
         return result
 
     def evaluate_all(self, sources: Iterable[Source], on_result: OnResult | None = None) -> list[SourceResult]:
-        """Evaluate sources concurrently: while one is running, the next ones are compiled.
+        """Evaluate sources concurrently: while one source runs, the next sources are compiled.
 
         Args:
             sources: paths, texts or named sources; the iterable is consumed as the device has capacity.

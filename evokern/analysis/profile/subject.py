@@ -98,7 +98,7 @@ class ProfileSubject:
 
 @contextmanager
 def subject_of(request: ProfileRequest) -> Iterator[ProfileSubject]:
-    """Return the requested candidate; its kernel folder may be a copy that exists only within the context.
+    """Return the requested candidate; the kernel folder may be a copy that exists only within the context.
 
     Raises:
         UsageError: the study, kernel, trial, gene, problem or chip does not exist.

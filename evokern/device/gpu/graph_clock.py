@@ -154,7 +154,7 @@ class GraphClock:
         self._parts[index].replay()
 
     def take(self, count: int, *, sustained: bool = False) -> list[float]:
-        """Return new samples in µs per call; none if the GPU was throttled, unless this persists after retries.
+        """Return new samples in µs per call; none if the GPU was throttled, unless throttling persists after retries.
 
         After samples that a power cap slowed down, the GPU rests; `counted` omits these samples.
 

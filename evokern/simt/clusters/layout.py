@@ -78,7 +78,7 @@ class Cluster:
         return self.members(grid, dict.fromkeys(int(of_block[block]) for block in blocks))
 
     def members(self, grid: Three, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Return the blocks of clusters, ordered by cluster and rank; cluster ids are linear in the grid `grid_of`."""
+        """Return the blocks of some clusters by cluster and rank; cluster ids are linear indices into `grid_of`."""
         if self.blocks == 1:
             return tuple(numbers)
         members = members_of(grid, self.extent)

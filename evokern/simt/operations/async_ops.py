@@ -145,7 +145,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
 
 @operation("membar fence", "9.7.13.4", pipe="control", kind="effect", results=0)
 def fence(i: Instruction, b: Binder) -> Action:
-    """Bind memory fences; every access is visible immediately, so fences only affect the race check."""
+    """Bind memory fences; they only affect the race check, because every access is visible immediately."""
     if i.has("proxy") and i.has("tensormap"):
         raise Unsupported(f"{i.name}")
     state, active_of = b.state, b.active
@@ -177,7 +177,7 @@ def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
 @operation("nanosleep", "9.7.19.2", pipe="control", results=0)
 @operation("griddepcontrol", "9.7.13.13", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """Bind instructions without effect in the machine: delays, and the ordering of grids, which do not overlap here."""
+    """Bind instructions that have no effect on this machine, such as delays and the ordering of grids."""
 
     def run() -> None:
         return None
