@@ -239,7 +239,7 @@ class Space:
                 yield self.canonical({**base, **one, **two})
 
     def neighbours(self, config: Config) -> Iterator[Config]:
-        """Yield the feasible configurations that differ from `config` in one active gene and in genes that depend on it."""
+        """Yield the feasible configurations that differ from `config` in one active gene and its dependents."""
         for gene in self.genes:
             if not self.active(gene, config):
                 continue
