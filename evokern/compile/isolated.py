@@ -148,6 +148,6 @@ def _crash_failure(job: _Compile, result: JobResult) -> CompileFailure:
         what = f"did not finish within {result.value:g} s"
     message = (
         f"the compiler itself (NVRTC) {what} on {job.name}{entries}, without an error message; "
-        "try nvcc on the file to find an error, or remove parts of it"
+        "compile the file with nvcc to find an error, or remove parts of the file"
     )
     return CompileFailure(result.log or message, message, seconds=result.seconds)

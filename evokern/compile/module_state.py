@@ -69,7 +69,7 @@ def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | by
             if isinstance(value, bytes) and len(value) != sizes[symbol]:
                 raise KernelError(
                     f"state declares {len(value)} bytes for {name!r}, but the variable has {sizes[symbol]}; "
-                    f"declare all its bytes, or one byte that fills it: state={{{name!r}: 0}}"
+                    f"declare all bytes of the variable, or one byte that fills the variable: state={{{name!r}: 0}}"
                 )
             found[symbol] = value
     return found

@@ -144,7 +144,7 @@ class Gene:
         if not self.name.isidentifier():
             raise SpaceError(f"gene name {self.name!r} is not a C identifier; rename it, because it becomes a macro")
         if not self.values:
-            raise SpaceError(f"gene {self.name} has no values; list at least one")
+            raise SpaceError(f"gene {self.name} has no values; list at least one value")
         if len(set(self.values)) != len(self.values):
             raise SpaceError(f"gene {self.name} lists a value twice: {self.values}")
         if self.default not in self.values:
@@ -268,7 +268,7 @@ def _gene(
     relieves: Relieves,
 ) -> Gene:
     if not values:
-        raise SpaceError(f"gene {name} has no values; list at least one")
+        raise SpaceError(f"gene {name} has no values; list at least one value")
     if isinstance(relieves, str):
         raise SpaceError(f'gene {name}: relieves={relieves!r} is a string; write relieves=("{relieves}",)')
     chosen = values[0] if default is None else default

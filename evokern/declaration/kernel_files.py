@@ -53,7 +53,7 @@ class KernelFile:
         try:
             return _with_plain_ends(self.content.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            raise KernelError(f"cannot read {self.path}: {error}; save it as UTF-8") from error
+            raise KernelError(f"cannot read {self.path}: {error}; save the file as UTF-8") from error
 
     @property
     def kept_text(self) -> str:

@@ -37,7 +37,7 @@ class Slice:
 
     def __post_init__(self) -> None:
         if not self.axes:
-            raise KernelError('a Slice names no tensor; name at least one, for example Slice({"a": 0, "c": 0})')
+            raise KernelError('a Slice names no tensor; name at least one tensor, for example Slice({"a": 0, "c": 0})')
         cuts = {name: self.cut(name) for name in self.axes}
         counts = {len(axes) for axes in cuts.values()}
         if len(counts) > 1 or counts == {0}:

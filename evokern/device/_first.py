@@ -36,7 +36,8 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
     why = f"the default candidate of {task.kernel.name} cannot run on {profile.model} at {_listed(task)}: {violation}"
     if config is None:
         raise KernelError(
-            f"{why}; no feasible candidate was found either; change the defaults of its genes, or restrict them in "
+            f"{why}; evokern also found no other feasible candidate; change the defaults of its genes, or restrict "
+            "them in "
             "[genes] of the study"
         )
     return config, (f"{why}; the search starts with {changed_genes_text(config, space.genes)}", *doubts)

@@ -85,7 +85,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
         found.append(Advice("search simpler candidates", words, line))
     found += [*_search_on(facts, db), *_more_values(values)]
     if facts.verification.verified:
-        words = "Export the champion as one file with a launcher, checks and a main function that tests it."
+        words = "Export the champion as one file with a launcher, checks and a main function that tests the kernel."
         found.append(Advice("export the champion", words, command("export", name, *db, "-o", "best.cu")))
     return found
 

@@ -159,7 +159,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
         file = (folder / LOCK).open("a+", encoding="utf-8")
     except OSError as error:
         raise StoreError(
-            f"{folder} cannot be the sweep's folder: {error.strerror}; choose another with --db"
+            f"{folder} cannot be the sweep's folder: {error.strerror}; choose another folder with --db"
         ) from error
     path = folder.resolve() / LOCK
     with contextlib.closing(file):

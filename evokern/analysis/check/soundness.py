@@ -64,7 +64,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         return
     if not problems:
         yield CheckResult(
-            "problems", False, "no problem is known; add one to the workload's small_problems or to a study"
+            "problems", False, "no problem is known; add a problem to the workload's small_problems or to a study"
         )
         return
     yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
@@ -244,7 +244,7 @@ def _workload(folder: Folder) -> Results:
         outputs |= _outputs(workload_tensors(kernel, worded))
     tolerated = set(kernel.workload.tolerance)
     if empty:
-        yield False, "no tensor has the role output; declare at least one"
+        yield False, "no tensor has the role output; declare at least one output"
     elif outputs != tolerated:
         yield False, f"tolerance names {sorted(tolerated)}, but the outputs are {sorted(outputs)}"
     else:

@@ -153,7 +153,7 @@ def compare(old: ComparedRun, new: ComparedRun, *, threshold: float = 0.03, leve
     bare = not old.predicted and any(line.chance is None for line in lines)
     method = "predicted times, which have no noise" if old.predicted else "stored samples, Mann-Whitney test"
     if bare:
-        method = "95 % intervals of stored medians, different if they do not overlap"
+        method = "95 % intervals of stored medians; times differ if their intervals do not overlap"
     return Comparison(old, new, tuple(lines), method, threshold, level, tuple(remarks))
 
 

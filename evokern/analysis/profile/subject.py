@@ -172,7 +172,7 @@ def _declared(request: ProfileRequest) -> ProfileSubject:
         kernel = _kernel(name, request.trust)
         known = (kernel.problem(request.problem),) if request.problem else known_problems(kernel)[:1]
         if not known:
-            raise KernelError(f"no problem of {kernel.name} is known; set one with --problem")
+            raise KernelError(f"no problem of {kernel.name} is known; set a problem with --problem")
         problem, device, title = known[0], request.device or "auto", kernel.name
         study = Study(kernel.name, kernel.name, (dict(problem),))
     config = _changed(kernel, request)

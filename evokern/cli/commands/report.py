@@ -42,7 +42,8 @@ def report(
         typer.Option(
             "--serve",
             metavar="[PORT]",
-            help="Serve the page on localhost, with live updates, instead of writing a file. Default port: a free one.",
+            help="Serve the page on localhost, with live updates, instead of writing a file. Default port: any free "
+            "port.",
         ),
     ] = None,
     db: DbOption = DEFAULT_DB,

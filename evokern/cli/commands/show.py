@@ -149,7 +149,9 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         output.print_json(found.as_dict())
         return
     kind = "predicted" if found.predicted else "measured"
-    known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
+    known = (
+        "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of the variance"
+    )
     known += "" if found.explained is None or found.trusted else ", not enough to name decisive genes"
     slow = f" ({found.slow} of slow trials)" if found.slow else ""
     show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{slow}{known}")

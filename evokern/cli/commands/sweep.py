@@ -98,10 +98,10 @@ def run(
 ) -> int:
     """Search each combination of a sweep as a separate study, or resume an earlier run.
 
-    The first study of each kernel and device runs to completion, because it seeds the others. The others then get two
-    time slices each. After that, the study that improved fastest in its last slice gets the next one. A study is
-    finished when it has reached its trial limit or budget and its champion is verified. To resume after Ctrl-C or a
-    crash, run the same command again.
+    The first study of each kernel and device runs to completion, because its results seed the other studies. The other
+    studies then get two time slices each. After that, the study that improved fastest in its last slice gets the next
+    slice. A study is finished when it has reached its trial limit or budget and its champion is verified. To resume
+    after Ctrl-C or a crash, run the same command again.
     """
     from evokern.cluster.request import ray_request
     from evokern.sweep import SweepRequest, read_sweep, run_sweep

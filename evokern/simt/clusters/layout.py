@@ -123,7 +123,7 @@ def cluster_of(
     if wanted is not None and demanded is not None and wanted != demanded:
         raise UsageError(
             f"{called} requires clusters of {demanded} blocks (__cluster_dims__), but the launch uses {wanted}: use "
-            "the same size, or omit one of them"
+            "the same size, or omit one of the two sizes"
         )
     if wanted is None and demanded is None and "explicitcluster" in directives:
         raise UsageError(f"{called} must be launched with a cluster (.explicitcluster): {remedy}")

@@ -85,7 +85,8 @@ class HangDetector:
         limit = self._options.instruction_limit
         if issued > limit:
             self.stop_hung(
-                segment, f"the kernel did not end within {limit} warp instructions: raise the limit if it needs more"
+                segment,
+                f"the kernel did not end within {limit} warp instructions: raise the limit if the kernel needs more",
             )
         if issued > self._next:
             self._keep(key, active, burst)
