@@ -50,8 +50,8 @@ def report(
 ) -> None:
     """Write an HTML report of a study.
 
-    The report shows the champion, its speedup and verification, and which genes determine the time. It lists all trials
-    and can compare each of them with the champion. The page works offline; writing it needs neither the kernel folder
+    The report shows the champion, its speedup and verification, and the genes that determine the time. It lists all
+    trials and can compare each trial with the champion. The page works offline; writing it needs neither the kernel folder
     nor a GPU.
 
     With --serve, the page can follow a running search: new trials appear within two seconds. The server accepts only
