@@ -76,7 +76,7 @@ MAX_INTEGER = 2**63 - 1
 
 
 def suggestion(word: object, known: Iterable[str]) -> str:
-    """Return a clause that suggests the nearest valid word or integer and lists all valid ones.
+    """Return a clause that suggests the nearest valid word or integer, and lists all valid values.
 
     Args:
         word: the given word.

@@ -24,7 +24,7 @@ _LISTED = 4
 
 
 def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tuple[ModuleVariable, ...]:
-    """Return the module variables that keep values between calls; empty if the program's code uses none of them.
+    """Return the module variables that keep values between calls; empty if the program's code uses none.
 
     Args:
         kernel: kernel with the declared state.
@@ -78,7 +78,7 @@ def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | by
 def state_evidence(
     names: Iterable[str], problem: Problem, declared: State, known: Iterable[str] = (), *, foreign: bool = False
 ) -> dict[str, Any]:
-    """Return the evidence against a candidate that changed module variables without declaring them.
+    """Return the evidence against a candidate that changed undeclared module variables.
 
     Args:
         names: names of the changed variables in the source.

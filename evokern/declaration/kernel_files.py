@@ -1,4 +1,4 @@
-"""Files of a kernel: those of its folder, and the headers that they include from neighbouring folders.
+"""Files of a kernel: the files of its folder, and the headers that these include from neighbouring folders.
 
     kernels/
         common/mma.cuh      headers that several kernels include; not a kernel folder, because it has no kernel.py

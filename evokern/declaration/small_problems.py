@@ -1,4 +1,4 @@
-"""Small problems on which a simulated device runs the gate, chosen among those that a candidate can run."""
+"""Small problems for the gate of a simulated device, chosen from the problems that a candidate can run."""
 
 from __future__ import annotations
 

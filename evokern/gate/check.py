@@ -71,7 +71,7 @@ class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
 
     @property
     def message(self) -> str:
-        """The diagnosis or, without one, the runner's message; empty if there is neither."""
+        """The diagnosis or, without a diagnosis, the runner's message; empty if both are missing."""
         return str(self.evidence.get("diagnosis") or self.evidence.get("message") or "")
 
 

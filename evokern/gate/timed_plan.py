@@ -98,7 +98,7 @@ class TimedCalls:
 
     @property
     def settled(self) -> bool:
-        """Whether the last replay left the original inputs and the results for them."""
+        """Whether the last replay left the original inputs and the results for these inputs."""
         return not self.active or self.replays % 2 == 0
 
     @property
@@ -286,7 +286,7 @@ class TimedCalls:
     # ---- afterwards
 
     def reset_versions(self) -> None:
-        """Set both versions of the inputs to the current ones, before the graph runs again on new inputs."""
+        """Set both versions of the inputs to the current inputs, before the graph runs again on new inputs."""
         if self.active:
             given = self._bench.given(self._index)
             for key in self._old:

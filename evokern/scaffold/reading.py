@@ -245,7 +245,7 @@ def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]
 
 
 def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ...]:
-    """Return the `__constant__` arrays that the host fills: those without an initialiser.
+    """Return the `__constant__` arrays without an initialiser, which the host fills.
 
     Args:
         text: device code.

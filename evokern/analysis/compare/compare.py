@@ -223,7 +223,7 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
 
 
 def readable_problem(problem: str, *runs: ComparedRun) -> str:
-    """Return a problem in readable form from the first run that has such a form, or else its key."""
+    """Return the readable form of a problem from the first run that has one, or else the problem's key."""
     return next((run.words[problem] for run in runs if problem in run.words), problem)
 
 

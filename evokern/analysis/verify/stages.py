@@ -76,7 +76,7 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
 
 
 def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
-    """Run the candidate on the study's full-size problems, or on some blocks of them.
+    """Run all or some blocks of the candidate on the study's full-size problems.
 
     Args:
         candidate: the candidate under test.

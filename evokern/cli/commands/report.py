@@ -51,8 +51,8 @@ def report(
     """Write an HTML report of a study.
 
     The report shows the champion, its speedup and verification, and the genes that determine the time. It lists all
-    trials and can compare each trial with the champion. The page works offline; writing it needs neither the kernel folder
-    nor a GPU.
+    trials and can compare each trial with the champion. The page works offline; writing it needs neither the kernel
+    folder nor a GPU.
 
     With --serve, the page can follow a running search: new trials appear within two seconds. The server accepts only
     connections from this machine, and only with the token in the printed address. Stop the server with Ctrl-C.

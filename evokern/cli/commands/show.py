@@ -256,7 +256,7 @@ def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] 
 
 
 def slow_lines(trials: Iterable[Trial]) -> list[str]:
-    """Return a line that explains the slow trials: how they were stopped, and against which time."""
+    """Return a line about the slow trials: the way in which they were stopped, and the time to beat."""
     from evokern.study.trial import Outcome
 
     found = [trial.evaluation for trial in trials if trial.outcome is Outcome.SLOW]

@@ -259,7 +259,7 @@ def report(
     file: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write, or - for stdout.")],
     db: FolderOption = None,
 ) -> None:
-    """Write an HTML page about a sweep: the state and result of each study, and how the time was divided among the studies.
+    """Write an HTML page about a sweep: the state and result of each study, and the time spent on each.
 
     The page works offline. For the full report on one study, use `evokern report --db FILE`.
     """

@@ -17,7 +17,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 
 
 def drop_unreferenced(text: str, entries: Iterable[str] = ()) -> str:
-    """Remove declarations that no kernel uses and macros that nothing uses.
+    """Remove declarations that no kernel uses, and unused macros.
 
     A declaration is kept if its name occurs anywhere in the kept text, so equal names may keep too much but never too
     little. Variables in device memory are kept, because host code may write to them.

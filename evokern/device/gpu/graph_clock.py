@@ -178,7 +178,7 @@ class GraphClock:
         return times
 
     def counted(self, samples_us: Sequence[float]) -> list[float]:
-        """Return the samples that count: if a power cap was reported, only those before the cap.
+        """Return the samples that count: if a power cap was reported, only the samples before the cap.
 
         The driver reports the cap a few milliseconds late, so samples of earlier batches are omitted too. After the
         maximum number of rests all samples count, because the GPU does not recover.

@@ -1,4 +1,4 @@
-"""A candidate's program for the PTX machine: rendered, compiled with line information, parsed and launched.
+"""Program of a candidate for the PTX machine: rendering, compilation with line information, parsing, launches.
 
 Everything that runs a kernel without a GPU uses this module: the simulated device's gate, predicted times, sampled
 blocks, `sanitize`, `diagnose`, `fuzz` and `profile`. Other modules create the buffers, because they need torch
@@ -81,7 +81,7 @@ class SimulatedProgram:
         return cluster
 
     def sample_blocks(self, launch: Launch, wanted: int) -> tuple[int, ...]:
-        """Return about `wanted` blocks, spread evenly over a launch's grid as whole clusters, at least two of them."""
+        """Return about `wanted` blocks, spread evenly over a launch's grid: whole clusters, and at least two blocks."""
         cluster = self.cluster(launch)
         numbers = sample_blocks(launch.blocks // cluster.blocks, max(-(-wanted // cluster.blocks), min(wanted, 2)))
         return cluster.members(launch.grid, numbers)

@@ -125,7 +125,7 @@ class Mbarriers:
             self._order.complete(lane // self._order.width, place)
 
     def expect(self, active: Active, address: Array, offset: int, number: int, amount: Array) -> None:
-        """Announce bytes or, with a negative amount, record that they have arrived."""
+        """Announce bytes or, with a negative amount, record the arrival of bytes."""
         sound, index = self._locate(active, address, offset, number)
         if sound is None:
             return

@@ -356,7 +356,7 @@ class Groups:
         self.count[warps] += 1
 
     def done(self, at: Array | slice, keep: int) -> Array:
-        """Return the clock at which all groups except the latest ones end."""
+        """Return the clock at which all groups except the latest groups end."""
         warps = self.warps[at]
         last = self.count[warps] - keep - 1
         return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)
