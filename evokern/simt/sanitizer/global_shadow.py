@@ -291,7 +291,7 @@ class GlobalShadow:
                 self.acquired[one, two] = joint if seen is None else np.maximum(seen, joint)
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
-        """Record an atomic or volatile access, which publishes accesses before a fence and acquires published accesses."""
+        """Record an atomic or volatile access, which publishes and acquires accesses before fences."""
         if not self.ordered:
             return
         if release:
