@@ -248,7 +248,7 @@ class TimedCalls:
     # ---- while the graph is captured
 
     def step(self, index: int) -> tuple[int, list[Copy]] | None:
-        """Return the number and the copies of the step before call `index` or after the last call, or None."""
+        """Return number and copies of the step before call `index` or after the last call; None without a step."""
         number = self._steps.get(index)
         if number == 0:
             new = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")

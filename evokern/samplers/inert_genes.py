@@ -53,7 +53,7 @@ class InertGenes:
         return folded
 
     def fresh(self, rows: Rows, earlier: Rows) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows, without those that are known to give the same program as an earlier row."""
+        """Return a mask that is False for the rows that are known to give the same program as an earlier row."""
         if not self.genes:
             return np.ones(len(rows), dtype=bool)
         keys: Keys = self._genome.keys(self.fold(earlier))
