@@ -1,4 +1,4 @@
-"""Lock files; the system releases a lock when the process that holds it ends, for whatever reason."""
+"""Lock files; when the process that holds a lock ends for any reason, the system releases the lock."""
 
 from __future__ import annotations
 

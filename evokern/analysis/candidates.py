@@ -59,7 +59,7 @@ class TrialUnderTest:
 def trial_under_test(
     reader: Reader, name: str | None, number: int | None, *, elites: int, trust: bool
 ) -> Iterator[TrialUnderTest]:
-    """Return a trial under test; its kernel folder may be a copy that exists only inside the context.
+    """Return a trial under test; the kernel folder may be a copy that exists only within the context.
 
     Raises:
         UsageError: the study or trial does not exist, no trial was measured, or the kernel is missing.
@@ -92,7 +92,7 @@ def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]
 
 
 def device_for(record: StudyRecord, name: str | None) -> Device:
-    """Return the device for a study's candidates; it is not started yet.
+    """Return the device for a study's candidates, without starting the device.
 
     Args:
         record: the study.

@@ -116,7 +116,7 @@ class RayBackend:
         except self._ray.exceptions.GetTimeoutError as error:
             raise DeviceError(
                 f"no GPU became free on a host within {_PROBE_S:g} s; another search or program is probably using it. "
-                "See `ray status`, then wait or stop that program"
+                "Check `ray status`, then wait, or stop that program"
             ) from error
         except Exception as error:
             cause = cause_of(error)
@@ -283,7 +283,8 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise DeviceError(
-            f"the Ray cluster at {place} does not respond: {error}; start one with `ray start --head`, which prints "
+            f"the Ray cluster at {place} does not respond: {error}; start a cluster with `ray start --head`, which "
+            "prints "
             "its address"
         ) from error
 

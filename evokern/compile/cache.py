@@ -132,7 +132,7 @@ class CompileCache:
             if why := who_else_can_modify(folder):
                 raise UsageError(
                     f"unsafe compile cache {directory}: its programs run on the GPU without further checks, {why}; "
-                    "run `chmod go-w` on it, set EVOKERN_CACHE to your own folder, or set EVOKERN_CACHE=off"
+                    "run `chmod go-w` on this folder, set EVOKERN_CACHE to your own folder, or set EVOKERN_CACHE=off"
                 )
         self._puts = 0
 

@@ -1,4 +1,4 @@
-"""Compilation in a child process, because NVRTC crashes on some sources and takes its process down.
+"""Compilation in a child process, because NVRTC crashes on some sources, which ends its process.
 
 A worker calls the compiler directly, because its parent survives a crash. Any other process starts one child at its
 first compile and keeps it. If the compiler crashes, the result is a `CompileFailure` that names the file and the entry
@@ -89,7 +89,7 @@ def compile_program(
     architecture: str,
     line_info: bool = False,
 ) -> Program | CompileFailure:
-    """Compile one translation unit like `evokern.compile.nvrtc.compile_program`, but survive compiler crashes.
+    """Compile one translation unit as `evokern.compile.nvrtc.compile_program` does, but survive compiler crashes.
 
     Returns:
         The program, or the failure: the compiler rejected the source, crashed, or exceeded `DEADLINE_S`.
@@ -150,6 +150,6 @@ def _crash_failure(job: _Compile, result: JobResult) -> CompileFailure:
         what = f"did not finish within {result.value:g} s"
     message = (
         f"the compiler itself (NVRTC) {what} on {job.name}{entries}, without an error message; "
-        "try nvcc on the file to find an error, or remove parts of it"
+        "compile the file with nvcc to find an error, or remove parts of the file"
     )
     return CompileFailure(result.log or message, message, seconds=result.seconds)

@@ -33,7 +33,7 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError, OSError) as error:
         raise DeviceError(
             f"the CUDA compiler library (NVRTC) cannot be loaded: {error}; "
-            "install it with `pip install evokern[cuda13]` (or cuda12 for a driver before 580)"
+            "install NVRTC with `pip install evokern[cuda13]` (or cuda12 for a driver before 580)"
         ) from error
     return nvrtc
 

@@ -122,7 +122,7 @@ class Built:
     """(index of a program, entry point) of each kernel that needs a cooperative launch, because its blocks meet."""
 
     def without_ptx(self) -> Built:
-        """Return a copy without PTX and messages, which are two thirds of the size and are not needed to launch it."""
+        """Return a smaller copy for launches, without PTX and messages (two thirds of the size)."""
         return replace(self, programs=tuple(replace(program, ptx="", log="") for program in self.programs))
 
     def build(self, problem: Problem) -> ProblemBuild:

@@ -18,7 +18,7 @@ LEFT_OVER = "left over"
 
 @dataclass(frozen=True)
 class AtMost:
-    """Amounts that a constraint compares: it holds if `needed` is at most `available`."""
+    """Amounts that a constraint compares: the constraint holds if `needed` is at most `available`."""
 
     needed: float
     """Amount that the candidate needs."""
@@ -66,7 +66,7 @@ class Constraint:
         return self._arity  # type: ignore[attr-defined,no-any-return]
 
     def evaluate(self, config: Config, problem: Problem, chip: object) -> AtMost:
-        """Return the needed and available amounts; a boolean becomes 0 (holds) or 1 (violated) needed, 0 available.
+        """Return the needed and available amounts; for a boolean, 0 of 0 if the constraint holds, else 1 of 0.
 
         Raises:
             KernelError: the constraint's function raised or returned None.

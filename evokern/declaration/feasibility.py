@@ -223,7 +223,8 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
     launches = _call_declared(kernel, "launches", kernel.launches, config, problem)
     if not launches:
         raise KernelError(
-            f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one"
+            f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one "
+            "Launch"
         )
     return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
 

@@ -91,7 +91,7 @@ class Config(NamedValues):
         self._hash = hash(tuple(state.items()))
 
     def replace(self, **changes: Value) -> Config:
-        """Return a copy with some genes changed; it may not be canonical (see `Space.canonical`)."""
+        """Return a copy with some genes changed; the copy may not be canonical (see `Space.canonical`)."""
         return Config({**self._values, **changes})
 
     @property
@@ -254,7 +254,7 @@ def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)
     for_chips: Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[int] = (),
 ) -> Gene:
-    """Declare a gene of the inner layer, with numbers; the default is the first value unless `default` is set."""
+    """Declare a gene with numeric values (inner layer); the default is the first value unless `default` is set."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
     return _marked(made, for_study, for_chips or {}, less_precise)
 
@@ -272,7 +272,7 @@ def Mutation(  # noqa: N802
     for_chips: Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[str | int] = (),
 ) -> Gene:
-    """Declare a gene of the outer layer, with code choices; the default is the first value unless `default` is set."""
+    """Declare a gene with code choices (outer layer); the default is the first value unless `default` is set."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
     return _marked(made, for_study, for_chips or {}, less_precise)
 

@@ -1,4 +1,4 @@
-"""Files of a kernel: those of its folder, and the headers that they include from neighbouring folders.
+"""Files of a kernel: the files of its folder, and the headers that these include from neighbouring folders.
 
     kernels/
         common/mma.cuh      headers that several kernels include; not a kernel folder, because it has no kernel.py
@@ -54,7 +54,7 @@ class KernelFile:
         try:
             return _with_plain_ends(self.content.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            raise KernelError(f"cannot read {self.path}: {error}; save it as UTF-8") from error
+            raise KernelError(f"cannot read {self.path}: {error}; save the file as UTF-8") from error
 
     @property
     def kept_text(self) -> str:

@@ -37,7 +37,8 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
     why = f"the default candidate of {task.kernel.name} cannot run on {profile.model} at {_listed(task)}: {violation}"
     if config is None:
         raise KernelError(
-            f"{why}; no feasible candidate was found either; change the defaults of its genes, or restrict them in "
+            f"{why}; evokern also found no other feasible candidate; change the defaults of its genes, or restrict "
+            "them in "
             "[genes] of the study"
         )
     return config, (f"{why}; the search starts with {changed_genes_text(config, space.genes)}", *doubts)
@@ -51,7 +52,7 @@ def _plausibility_notes(task: Task, config: Config) -> tuple[str, ...]:
     """
     tensors = [(p, tensors_of(task.kernel, config, p)) for p in task.problems]
     found = (contradictions(task.kernel, p, buffers) for p, buffers in tensors)
-    limits = [f"{doubt} (it determines the roofline bound)" for part in found for doubt in part]
+    limits = [f"{doubt} (this number determines the roofline bound)" for part in found for doubt in part]
     # Problems with the same dtypes produce identical notes.
     finer = dict.fromkeys(doubt for _, buffers in tensors for doubt in _finer_than_rounding(task, buffers))
     return (*limits, *finer)

@@ -20,7 +20,7 @@ class GuardRecorder:
         self.texts_matter = True
 
     def decide(self, comparison: str, left: Formula, right: Formula, answer: bool) -> bool:
-        """Record the result of a comparison as a guard, and return it."""
+        """Record the result of a comparison as a guard, and return this result."""
         if fields_of(left) or fields_of(right):
             guard = ShapeGuard(comparison if answer else OPPOSITE[comparison], left, right)
             if self.guards.get(guard, DERIVED) == DERIVED:
@@ -271,7 +271,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs"):
 
 
 def bare(number: int) -> int:
-    """Return a number without its formula, without adding a guard."""
+    """Return the plain number of a traced number; this adds no guard."""
     return number.value if isinstance(number, Traced) else number
 
 

@@ -1,4 +1,4 @@
-"""Buffers of one problem for several input sets and runs: generated, poisoned, and compared with the references."""
+"""Buffers of one problem for several input sets and runs: contents, poison, and comparison with the references."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
 
 
 class BufferSet:
-    """Set of buffers of one problem for several input sets and runs.
+    """Buffers of one problem: inputs for each input set and outputs for each call, reused between candidates.
 
     `edges` inputs have up to three sets; after the first, each has one input that is all zero.
     """

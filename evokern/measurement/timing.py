@@ -75,7 +75,7 @@ class Clock(Protocol):
         """Return at least `count` samples in µs per call, or none after a disturbance, unless disturbances persist."""
 
     def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
-        """Return the samples that count: those not slowed down by the device or, after some retries, all samples."""
+        """Return the samples that the device did not slow down or, after some retries, all samples."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))
 
 
 class Parser:
-    """Parser for one PTX text; its attributes contain the results."""
+    """Parser for one PTX text; the parser's attributes contain the results."""
 
     def __init__(self, text: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
         self.lines = LineTable(source_name, headers or {})

@@ -1,4 +1,4 @@
-"""First screen of the report: best variant, speed, verification, progress, and the most important genes."""
+"""First screen of the report: the best variant, its speed and verification, progress, and important genes."""
 
 from __future__ import annotations
 

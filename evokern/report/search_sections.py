@@ -169,7 +169,9 @@ def progress_text(facts: Facts) -> str:
         verdict = "the search was still improving"
     else:
         verdict = (
-            "little gain, but the best came late" if recent.improving else "the search had almost stopped improving"
+            "little gain, but the best trial came late"
+            if recent.improving
+            else "the search had almost stopped improving"
         )
     return (
         f"The sampler's best is trial {recent.trial} (its {_nth(recent.place)} "
@@ -260,7 +262,7 @@ def _explained(facts: Facts) -> list[str]:
 
 
 def slow_trials(facts: Facts) -> str:
-    """Return a text about the slow trials: their number, origin and the meaning of slow; empty if there are none."""
+    """Return a text about the slow trials: their number, origin and slowdown; empty if no trial is slow."""
     slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
     if not slow:
         return ""
@@ -291,7 +293,7 @@ def _common_slow_values(facts: Facts, slow: Sequence[Trial]) -> str:
 
 
 def slow_meaning(facts: Facts) -> str:
-    """Return what `slow` means in a study, with the observed slowdowns relative to the best time."""
+    """Return an explanation of `slow` in a study, with the observed slowdowns relative to the best time."""
     slow = [t.evaluation for t in facts.trials if t.outcome is Outcome.SLOW]
     limits = [
         (e["limit_us"], e["elite_us"]) for e in (t.evidence for t in slow) if e.get("limit_us") and e.get("elite_us")

@@ -1,4 +1,4 @@
-"""A stored study as a Python object: champion, trials, data frame, report, export.
+"""A stored study as a Python object, with its champion, trials, data frame, report and export.
 
 Importing this module is cheap, because the code that reads databases is imported only when needed.
 """

@@ -132,7 +132,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
 
 
 def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
-    """Return the reading with the cluster of the compiled kernel if the text does not state it."""
+    """Return the parsed source, with the compiled kernel's cluster size if the source specifies none."""
     program = _default_program(prober, reading.plan)
     if reading.plan.cluster or isinstance(program, str):
         return reading

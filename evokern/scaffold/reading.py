@@ -151,7 +151,7 @@ def _macro_gene(macro: Macro) -> DraftGene:
 
 
 def neighbours(number: int) -> tuple[int, ...]:
-    """Return a value and the values that a tuner would try next to it: half and double, or on and off."""
+    """Return a value with the neighbouring values that a tuner would try: half and double, or on and off."""
     if number in (0, 1):
         return (0, 1) if number == 0 else (1, 2, 4)
     lower = number // 2 if number % 2 == 0 else number - 1
@@ -264,7 +264,7 @@ def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]
 
 
 def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ...]:
-    """Return the `__constant__` arrays that the host fills: those without an initialiser.
+    """Return the `__constant__` arrays without an initialiser, which the host fills.
 
     Args:
         text: device code.

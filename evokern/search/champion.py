@@ -1,4 +1,4 @@
-"""Verification of the champion at the end of a search; if it is refuted, the next fastest trial is verified.
+"""Verification of a search's champion; if the champion is refuted, the next fastest trial is verified.
 
 Every measured trial has passed the correctness gate. The verification also runs all small problems under the sanitizer,
 and shapes that the search did not use. It looks for races in some blocks of the study's problems. If a loop does not
@@ -78,7 +78,7 @@ def reserve(budget_s: float | None, predicted: bool) -> float:
 
 
 class ChampionVerification:
-    """Verification of the fastest measured trial in separate processes; if it is refuted, the next fastest follows.
+    """Verification of the fastest trial in separate processes; if a trial is refuted, the next fastest follows.
 
     If a GPU is searched and CPU cores are idle, the processes start before the search ends, because importing torch
     takes seconds. The best trial at that time often remains the champion.
@@ -159,8 +159,8 @@ class ChampionVerification:
                 return
         if len(left) > MOST_REFUTED:
             self._note(
-                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all fail alike, declare "
-                "what the kernel cannot handle in its constraints or fields (`multiple_of`)"
+                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all failed in the same "
+                "way, exclude the unsupported cases with constraints or fields (`multiple_of`)"
             )
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ def run_diagnosed(
     after_event: AfterEvent,
     diagnoser: str,
 ) -> EndReason:
-    """Run a search; diagnose its crashes if the device does not, and return the reason for its end.
+    """Run a search, diagnose its crashes unless the device does so, and return the reason why the search ended.
 
     Args:
         loop: the search, after `restore`.

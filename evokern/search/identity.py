@@ -270,7 +270,7 @@ def changed_settings(record: StudyRecord, study: Study) -> list[str]:
 
 
 def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> None:
-    """Reject a study whose times follow another timing rule, because they are not comparable with new times.
+    """Reject a study with another timing rule, because its times are not comparable with new times.
 
     Args:
         record: the stored study.

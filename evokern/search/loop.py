@@ -55,7 +55,7 @@ class TrialRecorder(Protocol):
         """Store how long the session has lasted."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context that stores either everything that is done inside it, or nothing."""
+        """Return a context that commits all changes made inside it, or none."""
 
 
 class NullRecorder:

@@ -121,7 +121,7 @@ class SessionRequest:
                     "it; set a larger limit with --trials N"
                 )
             if budget_s is None:
-                raise StudyError(f"study {record.name} has no budget to extend; set one with --budget")
+                raise StudyError(f"study {record.name} has no budget to extend; set a budget with --budget")
             budget_s += parse_duration(self.extend)
         price = record.cost_per_hour if self.cost_per_hour is None else self.cost_per_hour
         limit = self.trials or record.trials_limit

@@ -94,7 +94,7 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
 
 
 def restore_variables(module: Module, memory: Memory, *, every: bool = False) -> None:
-    """Restore the initial values of a module's variables: those with declared state, or all of them.
+    """Restore the initial values of a module's variables with declared state, or of all variables.
 
     Variables that are not placed in memory yet get their initial values when they are placed.
     """

@@ -1,4 +1,4 @@
-"""Lanes of one batch of blocks: indices, registers, activity, and descriptions for findings.
+"""Lanes of one batch of blocks: their indices, registers and active masks, and texts for findings.
 
 The machine and all modules that observe lanes use this class.
 """
@@ -79,7 +79,7 @@ class Batch:
         self._carry: Array | None = None
 
     def load(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Switch to new blocks.
+        """Replace the blocks of this batch by new blocks.
 
         Args:
             pairs: (launch, linear block id) for each block of the geometry.
@@ -104,12 +104,12 @@ class Batch:
         return self._carry
 
     def leave(self, mask: Array, count: int) -> None:
-        """Remove lanes that have returned from the kernel."""
+        """Remove the lanes that have returned from the kernel."""
         self.live[mask] = False
         self.live_count -= count
 
     def stop(self) -> None:
-        """End the launch early; first report a finding that contains the reason."""
+        """Report a finding with the reason, then end the launch early."""
         raise LaunchStopped
 
     # ---- findings

@@ -132,7 +132,7 @@ class Counters:
         return {int(number): float(clocks[number]) for number in np.flatnonzero(clocks > 0)}
 
     def conflicts(self) -> dict[int, float]:
-        """Return a map from instruction to the average number of extra wavefronts per execution from bank conflicts."""
+        """Return, for each instruction, the mean number of extra wavefronts per execution due to bank conflicts."""
         further = (self.shared_wavefronts - self.ideal_wavefronts) / np.maximum(self.warp_instructions, 1)
         return {int(number): float(further[number]) for number in np.flatnonzero(further > 0)}
 

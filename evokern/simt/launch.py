@@ -275,7 +275,7 @@ class _Run:
             buffer.write(data)
 
     def keep(self, before: list[tuple[Buffer, Array]], values: Sequence[Any]) -> list[tuple[Buffer, Array]]:
-        """Return the saved contents, updated with what a finished launch wrote to its own buffers."""
+        """Return the saved contents, updated with the writes of a finished launch to its own buffers."""
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
@@ -291,7 +291,7 @@ class _Run:
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
         before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
     ) -> list[LaunchResult] | None:  # fmt: skip
-        """Run all blocks of all launches; repeat the run if it can decide whether a finding is an error."""
+        """Run all blocks of all launches; repeat the run if a second run can decide whether a finding is an error."""
         began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         if results is not None and self.waits_outside and before and len(chosen) == len(self.everyone):
@@ -331,7 +331,7 @@ class _Run:
         *,
         alone: bool = False,
     ) -> list[LaunchResult] | None:
-        """Run all blocks of all launches; return None if one of several launches stopped the others."""
+        """Run all blocks of all launches; return None if one of several launches stopped the other launches."""
         program, memory = self.program, self.memory
         params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
         symbols = place_data(program, self.module, memory, len(args)) | allocate_hidden(program, memory, params)

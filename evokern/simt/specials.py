@@ -18,7 +18,7 @@ _CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%global
 
 
 class Specials:
-    """Rows of one batch's special registers, created on first use.
+    """Special registers of one batch as rows, which are created on first use.
 
     Attributes:
         reads: number of clock readings since the blocks were loaded.

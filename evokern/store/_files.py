@@ -268,7 +268,9 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     if is_folder(path):
         raise StoreError(f"{path} is a folder; choose a file with --db")
     if not is_file(path):
-        raise StoreError(f"there is no database {path}; create it with `evokern search` or choose another with --db")
+        raise StoreError(
+            f"there is no database {path}; create it with `evokern search` or choose another database with --db"
+        )
     check_links(path)
     folder = path.resolve().parent
     if os.access(path, os.W_OK) and os.access(folder, os.W_OK):

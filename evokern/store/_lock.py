@@ -70,7 +70,8 @@ class Lock:
             return f"{path} cannot be created: {error.strerror}; choose another file with --db"
         return (
             f"{path} is locked by another user's search: {self.path} belongs to user {owner} ({error.strerror}); wait "
-            "for that search, choose another file with --db, or, if none is running, have the lock file removed"
+            "for that search, choose another file with --db, or, if no search is running, ask the owner to remove "
+            "the lock file"
         )
 
     def _lock_database(self, path: Path) -> None:

@@ -105,7 +105,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Return a context whose changes are committed together or not at all; after an error, only call `ended`."""
+        """Return a context that commits all changes or none; after an error, only `ended` may be called."""
         with self._store.transaction():
             yield
 

@@ -167,7 +167,7 @@ def _declaration(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Data that a worker process needs for evaluating a study's candidates; it is sent by pickling."""
+    """Data, sent as a pickle, that a worker process needs for evaluating a study's candidates."""
 
     folder: Path
     """Folder of the kernel."""

@@ -184,7 +184,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
                 f"{folder} cannot be locked with {folder / LOCK}: {why}; remove it, or choose another folder with --db"
             ) from error
         raise StoreError(
-            f"{folder} cannot be the sweep's folder: {error.strerror}; choose another with --db"
+            f"{folder} cannot be the sweep's folder: {error.strerror}; choose another folder with --db"
         ) from error
     path = folder.resolve() / LOCK
     with contextlib.closing(file):

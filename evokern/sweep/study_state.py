@@ -1,4 +1,4 @@
-"""State of a study in a sweep, read only from the study's database, without kernel folder or device."""
+"""State of a study in a sweep, read from the study's database; no kernel folder or device is needed."""
 
 from __future__ import annotations
 

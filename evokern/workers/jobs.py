@@ -137,7 +137,7 @@ class Worker:
     head_since: float = 0.0
 
     def deadline(self, spec: WorkerSpec) -> float | None:
-        """Return the time (monotonic clock) at which the worker must be ended; None while it is idle."""
+        """Return the time (monotonic clock) at which the worker must be terminated; None while it is idle."""
         if not self.ready:
             return self.started + spec.init_deadline_s
         return self.head_since + self.jobs[0].deadline_s if self.jobs else None

@@ -135,7 +135,7 @@ def test_the_digest_of_a_folder_alone_is_that_of_its_files(here: Path) -> None:
 
 
 @pytest.mark.parametrize("include", ["../../far.cuh", "../common/notes.txt", "../common/link.cuh", "../common/no.cuh"])
-def test_what_lies_elsewhere_is_not_read(here: Path, include: str) -> None:
+def test_files_outside_the_parent_folder_are_not_read(here: Path, include: str) -> None:
     """Beyond the kernel folder's parent, through a link too, and what is no header, is the compiler's to find."""
     (here / "far.cuh").write_text("// far\n")
     (here / "kernels" / "common" / "notes.txt").write_text("secret\n")

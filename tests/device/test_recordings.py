@@ -166,7 +166,7 @@ def test_a_study_replays_as_it_was_recorded(searched: Path) -> None:
     assert table.baseline_us == 8.1
 
 
-def test_an_exported_study_comes_back_whole(searched: Path, tmp_path: Path) -> None:
+def test_an_exported_study_is_read_back_completely(searched: Path, tmp_path: Path) -> None:
     """T4 and back: the same genes, outcomes, times, machine code and reasons as the database has."""
     recorded = open_recording(str(searched))
     with open_readonly(searched) as reader:

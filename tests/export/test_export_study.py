@@ -129,7 +129,7 @@ def test_what_cannot_be_exported(here: Path, tmp_path: Path) -> None:
     assert (code, "another file with -o" in told) == (2, True)
 
 
-def test_changed_code_is_not_exported_as_the_trial_s(here: Path, tmp_path: Path) -> None:
+def test_changed_code_is_not_exported_as_the_trial(here: Path, tmp_path: Path) -> None:
     """When the kernel changed since, its present code is refused, and the database's copy is used where trusted."""
     source = here / "kernels" / "scale" / "kernel.cu"
     before = source.read_text()
@@ -254,7 +254,7 @@ def test_text_of_a_database_is_not_run(here: Path, tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "leaked").exists()
 
 
-def test_a_gene_s_value_from_a_database_is_one_of_the_kernel_s(here: Path, tmp_path: Path) -> None:
+def test_gene_values_from_a_database_must_be_declared(here: Path, tmp_path: Path) -> None:
     """Values go into source and compiler options: one that the kernel does not declare is refused."""
     database = tmp_path / "changed.db"
     shutil.copy("evokern.db", database)
@@ -317,7 +317,7 @@ KEPT = "to run the database's copy of kernel.py instead of the folder, use --tru
 
 @pytest.mark.parametrize("inside", [True, False], ids=["below the working directory", "outside"])
 @pytest.mark.parametrize("command", [("export", "-o", "x.cu"), ("profile", "--set", "THREADS=64")], ids=" ".join)
-def test_a_database_has_no_folder_trusted_that_it_names(
+def test_a_database_cannot_make_a_folder_trusted(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], inside: bool
 ) -> None:
     """`--trust` runs the kept copy, as the message says; another folder's code neither runs nor is remembered.

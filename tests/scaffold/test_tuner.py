@@ -172,7 +172,7 @@ def test_a_t1_file_is_read(tmp_path: Path) -> None:
     assert set(request.constants) == {"w"}
 
 
-def test_expressions_are_worked_out_not_run() -> None:
+def test_expressions_are_evaluated_without_running_code() -> None:
     """Lists of numbers are; calls of anything else are no arithmetic."""
     assert values_of("[2**i for i in range(4) if i > 1]") == (4, 8)
     assert over_genes("min(a, 3) * b <= 64", ["a", "b"]) == "min(c.a, 3) * c.b <= 64"

@@ -178,7 +178,7 @@ def test_a_file_that_is_locked_under_another_name_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["a?b.db", "a#b.db", "a%3Fb.db", "a b&c=1.db", "ä:@;'.db", "?mode=ro"])
-def test_any_name_is_the_file_of_that_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_file_name_opens_that_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a URL would make of it: all tables are in the one file that was named, and Optuna finds them there."""
     monkeypatch.chdir(tmp_path)
     go(Path(name), tiny_table(), trials=3)

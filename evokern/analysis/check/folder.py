@@ -62,7 +62,7 @@ class Folder:
 
     @property
     def choice_variants(self) -> tuple[Problem, ...]:
-        """Variants of the first small problem: one for each other choice of a field, such as a dtype or a layout."""
+        """Variants of the first small problem, one for each other value of a field, such as a dtype."""
         small = self.small[:1]
         return tuple(
             self.kernel.problem({**one, entry.name: word})

@@ -184,7 +184,7 @@ def _tolerance_results(
     elif one.share > 1:
         yield "warning", f"{summary}; correct candidates would fail; use {room}"
     elif one.least < LOOSE_SHARE:
-        yield "warning", f"{summary}; wrong results may pass: {room} is enough for rounding"
+        yield "warning", f"{summary}; wrong results may pass, because {room} would already cover rounding errors"
     else:
         yield True, f"{summary}; {room} is enough for {_LONG[accumulator]}"
 

@@ -177,7 +177,7 @@ def _one_block(kernel: Kernel, config: Config, problems: list[Problem]) -> Itera
     if all(launch.blocks == 1 for problem in problems for launch in launches_of(kernel, config, problem)):
         yield (
             f"every small problem needs only one block of the default candidate ({_listed(problems)}), which hides "
-            "bugs between blocks; add a larger one"
+            "bugs between blocks; add a larger problem"
         )
 
 
@@ -187,7 +187,7 @@ def _square(kernel: Kernel, problems: list[Problem]) -> Iterator[str]:
     if len(free) > 1 and all(len({problem[name] for name in free}) == 1 for problem in problems):
         yield (
             f"every small problem is square, {' = '.join(free)} ({_listed(problems)}), which hides swapped axes and "
-            "strides; add one with unequal extents"
+            "strides; add a problem with unequal extents"
         )
 
 
@@ -202,7 +202,7 @@ def _without_tails(kernel: Kernel, config: Config, problems: list[Problem]) -> I
     if names:
         yield (
             f"no small problem has a tail in {' or '.join(names)} ({_listed(problems)}), which hides missing bounds "
-            "checks; add one whose extents leave a block partly filled"
+            "checks; add a problem whose extents leave a block partly filled"
         )
 
 

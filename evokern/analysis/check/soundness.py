@@ -81,7 +81,7 @@ def check_kernel(
         return
     if not problems:
         yield CheckResult(
-            "problems", False, "no problem is known; add one to the workload's small_problems or to a study"
+            "problems", False, "no problem is known; add a problem to the workload's small_problems or to a study"
         )
         return
     if not after:
@@ -287,7 +287,7 @@ def _workload(folder: Folder) -> Results:
         outputs |= _outputs(workload_tensors(kernel, worded))
     tolerated = set(kernel.workload.tolerance)
     if empty:
-        yield False, "no tensor has the role output; declare at least one"
+        yield False, "no tensor has the role output; declare at least one output"
     elif outputs != tolerated:
         yield False, f"tolerance names {sorted(tolerated)}, but the outputs are {sorted(outputs)}"
     else:
@@ -322,7 +322,10 @@ def _cpp_reference(folder: Folder) -> Results:
         yield None, "skipped: kernel.py sets cpp_reference=False; exported programs need a reference.h"
         return
     if not is_file(folder.kernel.folder / "reference.h"):
-        yield False, f"{folder.kernel.folder} has no reference.h; exported programs need it to check their results"
+        yield (
+            False,
+            f"{folder.kernel.folder} has no reference.h; exported programs need this file to check their results",
+        )
         return
     if compiler is None or not folder.small:
         yield None, "skipped: the comparison needs a C++ compiler (g++ or clang++ on PATH) and a small problem"

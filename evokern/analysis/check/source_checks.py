@@ -122,11 +122,11 @@ def gene_macros(folder: Folder) -> Results:
     lenient = [name for name in names if name not in required | launch_only]
     wrong = []
     if unused:
-        wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so changing it has no effect")
+        wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so a different value has no effect")
     if lenient:
         wrong.append(
-            f"{kernel.source} has no #error for an undefined {', '.join(lenient)}; add one, because a silent default "
-            "may apply"
+            f"{kernel.source} has no #error for an undefined {', '.join(lenient)}; add an #error; otherwise a "
+            "default value may apply without notice"
         )
     if wrong:
         yield False, "; ".join(wrong)

@@ -108,7 +108,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
 
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built, rendered = _built(subject)
-    remedy = "use a smaller one (--problem), or profile it on a GPU (--device cuda)"
+    remedy = "use a smaller problem (--problem), or profile on a GPU (--device cuda)"
     workers_that_fit(kernel, config, [problem], remedy=remedy)
     study = subject.study
     allowed = tolerances(kernel, study.gate.atol, study.gate.rtol)

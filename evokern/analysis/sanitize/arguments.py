@@ -240,8 +240,8 @@ def check_arguments(arguments: Sequence[Argument], entry: KernelFunction, params
                                                                                   strict=True))  # fmt: skip
         count = "1 argument" if len(params) == 1 else f"{len(params)} arguments"
         raise UsageError(
-            f"{entry.qualified} takes {count}, but {len(arguments)} were given: {listed}; pass one --arg for each, in "
-            f"order{f', for example {wanted}' if wanted else ''}"
+            f"{entry.qualified} takes {count}, but {len(arguments)} were given: {listed}; pass one --arg for each "
+            f"parameter, in order{f', for example {wanted}' if wanted else ''}"
         )
     remarks = []
     for argument, declared, param in zip(arguments, _declared(entry, params), params, strict=True):

@@ -58,7 +58,7 @@ def chip_for_architecture(name: str) -> Profile:
     known = (*_CHIPS, "sm_86")
     raise DeviceError(
         f"--arch {name!r} is not supported by the simulator: {suggestion(word, sorted(known))}; for an older or newer "
-        "architecture, try the nearest one"
+        "architecture, try the nearest supported architecture"
     )
 
 
@@ -160,7 +160,7 @@ def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: st
 
 
 def kept_state(names: Sequence[str], problem: Problem, declared: State) -> Finding:
-    """Return a finding about module variables that a call changed although they are not declared as state."""
+    """Return a finding about module variables that a call changed without a declaration as state."""
     hint = state_evidence(names, problem, declared)["message"]
     return Finding(
         kind=KEPT_STATE, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
@@ -357,6 +357,6 @@ def geometry_text(launch: Launch) -> str:
 
 
 def extent_text(extent: tuple[int, int, int]) -> str:
-    """Return an extent in the format of the options, such as `4,2`, without trailing ones."""
+    """Return an extent in the format of the options, such as `4,2`; extents of 1 at the end are omitted."""
     x, y, z = extent
     return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)

@@ -224,7 +224,8 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
         base = [problem for one in like if (problem := whole_tile_problem(kernel, config, one, chip))]
     if not base:
         raise KernelError(
-            f"kernel {kernel.name}: this candidate cannot run any small problem; add one to small_problems in kernel.py"
+            f"kernel {kernel.name}: this candidate cannot run any small problem; add a suitable problem to "
+            "small_problems in kernel.py"
         )
     # If all declared small problems exceed the limits of fuzzing, use them regardless.
     base = [problem for problem in base if _is_small(kernel, config, problem)] or base

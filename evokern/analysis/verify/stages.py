@@ -98,7 +98,7 @@ def _problem_of(candidate: CandidateUnderTest, failed: RunFailed) -> str:
 
 
 def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
-    """Run the candidate on the study's full-size problems, or on some blocks of them.
+    """Run all or some blocks of the candidate on the study's full-size problems.
 
     Args:
         candidate: the candidate under test.

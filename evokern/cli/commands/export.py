@@ -134,7 +134,7 @@ def export(
     if made.problems > 1:
         output.print_line(
             f"specialised for {made.problem}, one of the study's {made.problems} problems; "
-            "choose another with --problem"
+            "choose another problem with --problem"
         )
     output.print_line(made.checks.in_words())
     output.print_line(verification_text(made.proof.as_dict()))
@@ -150,7 +150,7 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         made = t4(reader, record)
     if _written(output, file, made, {"study": record.name, "trials": len(made["results"])}):
         output.print_line(f"wrote {file}: {len(made['results'])} trials of {record.name}")
-        output.print_line(f"to compare samplers on it: {command_line('replay', file)}")
+        output.print_line(f"to compare samplers on this file: {command_line('replay', file)}")
 
 
 def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:

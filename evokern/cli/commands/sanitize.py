@@ -92,7 +92,8 @@ def sanitize(
         typer.Option(
             "--arg",
             metavar="ARG",
-            help="FILE only: one kernel argument; repeated for each parameter, in order. Buffers: in:f16[2,128,64] "
+            help="FILE only: one kernel argument; repeat the option for each parameter, in order. Buffers: "
+            "in:f16[2,128,64] "
             "(random, read-only), in:i32[64]=0..9 (random within a range), out:f32[64] (the kernel must write it), "
             "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable); in:f32[64]+3 points to element 3. "
             "By value: i32=128, f32=0.5, bool=1, null, struct:[i32=4,f32[3]=0] (members). table:[in:f32[8],in:f32[8]] "

@@ -93,8 +93,9 @@ def show(
         if not (db / f"{study}.db").is_file():
             known = [path.stem for path in sorted(db.glob("*.db"))]
             raise UsageError(
-                f"{db} is a folder without study {study!r}; choose another with --db, or a study from it: "
-                f"{suggestion(study, known) or 'it has none'}"
+                f"{db} is a folder without study {study!r}; choose another folder with --db, or a study in this "
+                "folder: "
+                f"{suggestion(study, known) or 'it contains no study'}"
             )
         db = db / f"{study}.db"
     with open_readonly(db) as reader:
@@ -149,7 +150,9 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         output.print_json(found.as_dict())
         return
     kind = "predicted" if found.predicted else "measured"
-    known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
+    known = (
+        "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of the variance"
+    )
     known += "" if found.explained is None or found.trusted else ", not enough to name decisive genes"
     slow = f" ({found.slow} of slow trials)" if found.slow else ""
     show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{slow}{known}")
@@ -261,7 +264,7 @@ def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] 
 
 
 def slow_lines(trials: Iterable[Trial]) -> list[str]:
-    """Return a line that explains the slow trials: how they were stopped, and against which time."""
+    """Return a line about the slow trials: the way in which they were stopped, and the time to beat."""
     from evokern.study.trial import Outcome
 
     found = [trial.evaluation for trial in trials if trial.outcome is Outcome.SLOW]

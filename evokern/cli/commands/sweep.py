@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 group = typer.Typer(
     name="sweep",
     no_args_is_help=True,
-    help="Search many studies, given by one file: combinations of kernels, problems, data types and devices.",
-    short_help="Search many studies, given by one file",
+    help="Search many studies defined by one file: combinations of kernels, problems, data types and devices.",
+    short_help="Search many studies defined by one file",
 )
 app.add_typer(group)
 
@@ -100,10 +100,10 @@ def run(
 ) -> int:
     """Search each combination of a sweep as a separate study, or resume an earlier run.
 
-    The first study of each kernel and device runs to completion, because it seeds the others. The others then get two
-    time slices each. After that, the study that improved fastest in its last slice gets the next one. A study is
-    finished when it has reached its trial limit or budget and its champion is verified. To resume after Ctrl-C or a
-    crash, run the same command again.
+    The first study of each kernel and device runs to completion, because its results seed the other studies. The other
+    studies then get two time slices each. After that, the study that improved fastest in its last slice gets the next
+    slice. A study is finished when it has reached its trial limit or budget and its champion is verified. To resume
+    after Ctrl-C or a crash, run the same command again.
     """
     from evokern.cluster.request import ray_request
     from evokern.sweep import SweepRequest, read_sweep, run_sweep
@@ -262,7 +262,7 @@ def report(
     file: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write, or - for stdout.")],
     db: FolderOption = None,
 ) -> None:
-    """Write an HTML page about a sweep: the state and result of each study, and how the time was divided.
+    """Write an HTML page about a sweep: the state and result of each study, and the time spent on each.
 
     The page works offline. For the full report on one study, use `evokern report --db FILE`.
     """

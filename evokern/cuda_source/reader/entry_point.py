@@ -28,7 +28,7 @@ def find_entry(
     if wanted is None:
         names = sorted({entry.qualified for entry in entries})
         if len(names) > 1:
-            raise SourceError(f"{file} contains {len(names)} kernels; choose one with --entry: {', '.join(names)}")
+            raise SourceError(f"{file} contains {len(names)} kernels; choose a kernel with --entry: {', '.join(names)}")
         wanted = names[0]
     wanted = wanted.strip()
     if wanted.startswith("_Z") and not any(entry.name == wanted for entry in entries):
@@ -59,7 +59,8 @@ def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFu
     if len(distinct) > 1:
         listed = "; ".join(f"{e.signature} (line {e.line})" for e in distinct.values())
         raise SourceError(
-            f"{wanted!r} matches {len(distinct)} kernels in {file}; use the qualified or mangled name of one: {listed}"
+            f"{wanted!r} matches {len(distinct)} kernels in {file}; use the qualified or mangled name of one kernel: "
+            f"{listed}"
         )
     return matches[0]
 

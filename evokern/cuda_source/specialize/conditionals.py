@@ -16,7 +16,7 @@ _ALWAYS_DEFINED = frozenset({"__CUDACC__", "__has_include"})  # the same for nvc
 
 
 def inline_headers(text: str, headers: Mapping[str, str]) -> str:
-    """Replace the first ``#include`` of each header by its text and remove later ones.
+    """Replace the first ``#include`` of each header by the header's text, and remove later includes of it.
 
     If several branches of an ``#if`` include a header, each branch contains its text inside a new include guard.
 

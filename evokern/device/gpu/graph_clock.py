@@ -160,7 +160,7 @@ class GraphClock:
         self._parts[index].replay()
 
     def take(self, count: int, *, sustained: bool = False) -> list[float]:
-        """Return new samples in µs per call; none if the GPU was throttled, unless this persists after retries.
+        """Return new samples in µs per call; none if the GPU was throttled, unless throttling persists after retries.
 
         After samples that a power cap slowed down, the GPU rests; `counted` omits these samples.
 
@@ -184,7 +184,7 @@ class GraphClock:
         return times
 
     def counted(self, samples_us: Sequence[float]) -> list[float]:
-        """Return the samples that count: if a power cap was reported, only those before the cap.
+        """Return the samples that count: if a power cap was reported, only the samples before the cap.
 
         The driver reports the cap a few milliseconds late, so samples of earlier batches are omitted too. After the
         maximum number of rests all samples count, because the GPU does not recover.

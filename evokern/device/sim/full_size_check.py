@@ -104,7 +104,7 @@ class OwnProblemCheck:
     def drawn(
         self, config: Config, built: Built, problem: Problem, most: int
     ) -> tuple[ProblemBuffers, list[tuple[int, ...]]]:
-        """Return initialised buffers, and for each launch some blocks at places that depend on the study's secret.
+        """Return initialised buffers and, for each launch, some blocks chosen by means of the study's secret.
 
         Args:
             config: configuration of the candidate.

@@ -218,7 +218,7 @@ class Predictor:
             )
 
         def too_slow(counters: Counters) -> bool:
-            """Return whether the counters so far exceed the limit; every component of the time grows with them."""
+            """Return whether the counters so far imply a time above the limit; no time component can decrease."""
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
         def run(chosen: tuple[int, ...], limit: int, enough: Callable[[Counters], bool] | None) -> Counters:

@@ -1,4 +1,4 @@
-"""A candidate's program for the PTX machine: rendered, compiled with line information, parsed and launched.
+"""Program of a candidate for the PTX machine: rendering, compilation with line information, parsing, launches.
 
 Everything that runs a kernel without a GPU uses this module: the simulated device's gate, predicted times, sampled
 blocks, `sanitize`, `diagnose`, `fuzz` and `profile`. Other modules create the buffers, because they need torch

@@ -108,7 +108,7 @@ def checked(
     *,
     foreign: bool = False,
 ) -> Verdict:
-    """Check that a candidate is correct and that no call depends on earlier ones.
+    """Check that a candidate is correct and that no call depends on earlier calls.
 
     Args:
         gate: the gate.

@@ -262,7 +262,7 @@ def _constraints(request: TunerRequest) -> Iterator[tuple[str, str, str]]:
 def _untranslated(request: TunerRequest) -> Iterator[str]:
     for text in request.restrictions:
         if over_genes(text, list(request.parameters)) is None:
-            yield f"kernel.py: restriction {text!r} could not be translated; write it as a Constraint"
+            yield f"kernel.py: restriction {text!r} could not be translated; rewrite it as a Constraint"
 
 
 def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
@@ -325,7 +325,7 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
             config = {**plan.defaults, gene.name: largest}
             run, run_tail = (prober.run(plan, problem, config=config) for problem in (whole, tail))
             if run.ok and _extents(run) == _extents(default) and _extents(run_tail) != _extents(default_tail):
-                why = f"with {gene.name} = {largest} a tail is accessed differently than with {gene.default}"
+                why = f"with {gene.name} = {largest} the kernel accesses a tail differently than with {gene.default}"
                 constraints.append((f"whole_{name.lower()}_{gene.name}", f"divides(c.{gene.name}, p.{name})", why))
     return replace(reading, plan=replace(plan, constraints=tuple(constraints)))
 

@@ -111,7 +111,9 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
     notes: list[str] = []
     restrictions = _restrictions(call.get("restrictions"), notes)
     if call.get("texmem_args"):
-        raise SourceError("the script uses textures (texmem_args), which evokern does not support; use a tensor")
+        raise SourceError(
+            "the script uses textures (texmem_args), which evokern does not support; use a tensor instead"
+        )
     shared = (call.get("smem_args") or {}).get("size", 0)
     answer = call.get("answer")
     arguments = tuple(_argument(item) for item in call.get("arguments") or ())
@@ -164,7 +166,7 @@ def _t1_request(whole: Any, path: Path) -> TunerRequest:
     places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
     file = next((place for place in places if is_file(place)), None)
     if file is None:
-        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not next to it")
+        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not in the same folder")
     notes: list[str] = []
     sizes = _t1_values(kernel.get("ProblemSize") or [], text=True)
     names = {"ProblemSize": list(sizes), **{name: list(values) for name, values in parameters.items()}}
@@ -313,7 +315,7 @@ def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, str):
             name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
-            notes.append(f"kernel.py: restriction {name} is not text; write it as a Constraint")
+            notes.append(f"kernel.py: restriction {name} is not a string; rewrite it as a Constraint")
     return tuple(item for item in items if isinstance(item, str))
 
 

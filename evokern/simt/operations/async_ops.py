@@ -148,7 +148,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
 
 @operation("membar fence", "9.7.13.4", pipe="control", kind="effect", results=0)
 def fence(i: Instruction, b: Binder) -> Action:
-    """Bind memory fences; every access is visible immediately, so fences only affect the race check."""
+    """Bind memory fences; they only affect the race check, because every access is visible immediately."""
     if i.has("proxy") and i.has("tensormap"):
         raise Unsupported(f"{i.name}")
     state, active_of = b.state, b.active

@@ -22,7 +22,7 @@ from evokern.simt.state import MachineState
 @operation("bar barrier", "9.7.13.1-3", pipe="control", kind="control", results=0)
 @operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
-    """Reject a control instruction; `bind_control` binds it instead, because it also needs the segment."""
+    """Reject a control instruction: `bind_control` must bind it, because binding also needs the segment."""
     raise Unsupported(f"{i.name} is not supported within a segment")
 
 

@@ -1,4 +1,4 @@
-"""Log of all accesses to each word since the threads last synchronised, because one key cannot hold several readers.
+"""Log of all accesses to each word since the last synchronisation, because a key holds only one reader.
 
 Reads of a word are not ordered with each other, and neither are atomic updates. The next writer must therefore be
 ordered after all of them. Each access stores its key as the word's latest key and is appended to a log. If the writer

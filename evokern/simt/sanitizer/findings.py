@@ -30,7 +30,8 @@ HINTS: dict[str, str] = {
     "proxy_fence": "wgmma may not see the stored data: add fence.proxy.async after the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
     "deadlock": "Threads wait for each other forever: check the barrier ids, the thread counts and the order of waits.",
-    "global_race": "Threads access the same global memory without order: use atomics, a barrier or separate data.",
+    "global_race": "Threads access the same global memory without synchronisation: use atomics, a barrier or "
+    "separate data.",
     "input_write": "The kernel writes to an input buffer: check the pointer and the index.",
     "inactive_shuffle": "A lane in the mask, or a source lane, is absent: make all these lanes execute the same call.",
     "instruction_limit": "The kernel does not end: check the loop condition and the code that should change it.",
@@ -198,7 +199,7 @@ class Collector:
         level: str = ERROR,
         reads: tuple[int, KnownReads] | None = None,
     ) -> None:
-        """Record occurrences of one kind at one location; store the first one of the highest level in full."""
+        """Record occurrences of one kind at one location; store the first occurrence of the highest level in full."""
         key = (kind, at if at.line else instruction, other)
         if level == ERROR:
             self._note_reads(key, reads)
@@ -252,7 +253,7 @@ class Collector:
             known.setdefault(reads[0], []).append(reads[1])
 
     def reads(self) -> list[Mapping[int, Sequence[KnownReads]] | None]:
-        """Return, for each finding, a mapping from load to its reads; None if the finding is certain."""
+        """Return, for each finding, a map from each load to the load's reads; None if the finding is certain."""
         return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
 
     def acquit(self, numbers: Sequence[int]) -> None:
@@ -281,7 +282,7 @@ class Collector:
 
 @dataclass(slots=True)
 class SuspectReads:
-    """Reads that belong to undecided findings, and which of these findings' values were used.
+    """Reads that belong to undecided findings, and a record of the findings whose values were used.
 
     Attributes:
         used: bit mask of the findings with used values.
@@ -296,7 +297,7 @@ class SuspectReads:
         self.of_load.setdefault(number, []).append((reads, 1 << finding))
 
     def bits(self, number: int, who: Array, when: int, places: Array | None, width: int) -> Array:
-        """Return a bit mask of findings for each reading lane: the findings to which its read belongs.
+        """Return a bit mask for each reading lane: the findings to which the lane's read belongs.
 
         Args:
             number: the instruction.

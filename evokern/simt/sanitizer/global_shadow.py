@@ -89,7 +89,7 @@ class GlobalShadow:
         return view, count
 
     def element(self, index: Array, width: int) -> tuple[Array, int]:
-        """Convert indices in units of the access width to element indices; also return the words per element."""
+        """Return element indices from indices in units of the access width, and the number of words per element."""
         count = max(width // self.granularity, 1)
         return (index if width >= self.granularity else index * width // self.granularity), count
 
@@ -247,7 +247,7 @@ class GlobalShadow:
     # ---- order between blocks
 
     def fence(self, launch: Array, block: Array) -> None:
-        """Record that blocks made their writes visible."""
+        """Record a fence, with which blocks make their writes visible."""
         if self.ordered:
             self.fenced[launch, block] = self.now
             if self._cluster is not None:
@@ -270,7 +270,7 @@ class GlobalShadow:
         self.now += 1
 
     def meet(self, launch: int, block: int) -> None:
-        """Record that all blocks of a block's cluster have arrived at the cluster's barrier."""
+        """Record that all blocks of a cluster have arrived at the cluster's barrier."""
         if not self.ordered or self._cluster is None:
             return
         members = self._cluster == self._cluster[block]
@@ -282,7 +282,7 @@ class GlobalShadow:
             self._joint[key] = self._brought.pop(key)
 
     def wait(self, launch: Array, block: Array) -> None:
-        """Give blocks the knowledge that the blocks of their cluster had when they arrived at the barrier."""
+        """Order all accesses that precede arrivals at the cluster's barrier before the blocks that wait at it."""
         if self._cluster is None or not self._joint:
             return
         for one, two in _pairs(launch, block):
@@ -291,7 +291,7 @@ class GlobalShadow:
                 self.acquired[one, two] = joint if seen is None else np.maximum(seen, joint)
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
-        """Record an atomic or volatile access, which publishes accesses before a fence and acquires published ones."""
+        """Record an atomic or volatile access, which publishes and acquires accesses before fences."""
         if not self.ordered:
             return
         if release:

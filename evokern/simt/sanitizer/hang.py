@@ -1,4 +1,4 @@
-"""Detection of endless loops: the machine is deterministic, so a repeated state proves that a loop never ends.
+"""Detection of endless loops: because the machine is deterministic, a repeated state proves an endless loop.
 
 The detector stores the state for the first time after 1/64 of the instruction limit. It replaces the stored state each
 time the number of instructions has doubled and, from 1/8 of the limit on, once per eighth. It compares the current

@@ -21,7 +21,7 @@ from evokern.ptx.syntax import Instruction
 
 @dataclass(frozen=True)
 class Latencies:
-    """Clocks from issue to use; the times for which pipes are occupied are in `evokern.simt.time_model.pipes`."""
+    """Clocks from the issue of an instruction to the use of its result; see `pipes` for the occupancy of pipes."""
 
     alu: float = 4.5
     """Arithmetic in fp32, fp16 and simple integer arithmetic."""
