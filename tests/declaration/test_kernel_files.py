@@ -312,7 +312,7 @@ def test_modules_of_the_folder_are_kept_too(here: Path) -> None:
     """A module that `kernel.py` imports has the text of the kept content, even if it was imported before."""
     folder = here / "kernels" / "alone"
     (folder / "sizes.py").write_text("WIDTH = 32\n")
-    extra = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent))\nimport sizes\n"
+    extra = "import os\nimport sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport sizes\n"
     declaration = (folder / "kernel.py").read_text().replace("block=32", "block=sizes.WIDTH")
     (folder / "kernel.py").write_text(extra + declaration)
     context = WorkerContext.of(find_kernel("alone"), (), CHIPS["l4"])
