@@ -21,7 +21,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized due to .* in (?:the )?function '([^']+)'")
 """Advisories C7510 to C7514 of ptxas: it inserts a wait after every warpgroup product."""
-_LATER = ("not supported for this GPU architecture", 'no member "this_cluster"')
+_LATER = ("for this GPU architecture", 'no member "this_cluster"')
 """Parts of messages about features that only a later architecture has."""
 
 

@@ -296,7 +296,7 @@ def _mismatch(argument: Argument, declared: Parameter, param: Param) -> str:
         return f"the parameter is a number; use for example {example}"
     size = argument.passed_bytes
     if size != param.size:
-        structure = ""
+        structure = "" if declared.pointer else f" (use for example {example})"
         if _is_structure(declared, param):
             structure = f" (a structure by value; name its members, or all bytes at once: {example})"
         return f"the parameter has {param.size} bytes{structure}, but the argument has {size}"
