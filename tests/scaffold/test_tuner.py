@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.compile.option_test import split_options
+from evokern.compile.accepted_options import split_options
 from evokern.errors import SourceError
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
 from evokern.scaffold.tuner.draft import draft_of

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 
-from evokern.compile.option_test import split_options
+from evokern.compile.accepted_options import split_options
 from evokern.cuda_source import CudaSource, KernelFunction, read
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
