@@ -7,7 +7,9 @@ in such a run is real. The exception is a block that waits for others: it does n
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from dataclasses import dataclass
 
 from evokern.declaration.genes import Config
@@ -16,15 +18,21 @@ from evokern.declaration.render import Rendered, render
 from evokern.device.sim.failure import failure
 from evokern.device.sim.full_size_runs import CandidateCall, OwnProblemRuns, drawn_blocks
 from evokern.device.sim.program import SimulatedProgram
+from evokern.gate import RunFailed
 from evokern.simt.control_flow.paths import NO_PATHS, Paths
 from evokern.simt.counters import Counters
 from evokern.simt.sanitizer.findings import ENDLESS
 from evokern.simt.settings import LEAST_WARPS
+from evokern.study.trial import Outcome
 
 INSTRUCTIONS = 3_000_000
 """Maximum number of warp instructions of a sample, about two seconds."""
 ROOM = 4
 """Multiple of `INSTRUCTIONS` after which a run of several blocks ends; other blocks may be longer than the first."""
+WAITING = 8
+"""Multiple of the first block's instructions after which a block that depends on others counts as waiting for them."""
+MOST_S = 10.0
+"""Maximum number of seconds of a run; blocks that wait for others take much time for few instructions."""
 BLOCKS = 12
 """Number of blocks in a sample, if the instructions allow it."""
 NO_LIMIT = 1 << 62
@@ -71,12 +79,6 @@ class RaceCheck:
         """
         call = self._runs.call(config, problem, self._last)
         self._last = render(self._runs.kernel, config, problem), call.program
-        if not alone(call):
-            each = self._runs.counted(call)
-            cost = sum(one * launch.blocks for one, launch in zip(each, call.launches, strict=True))
-            if cost <= INSTRUCTIONS:
-                paths, issued = self._run(call, None, ROOM * INSTRUCTIONS)
-                return RaceSample(0 if issued is None else call.blocks, call.blocks, paths)
         # The blocks of a further launch need the results of all blocks before.
         launch = call.launches[0]
         if call.program.entry(launch).grid_wide:
@@ -86,15 +88,33 @@ class RaceCheck:
         paths, issued = self._run(call, first, INSTRUCTIONS)
         if issued is None:
             return RaceSample(0, call.blocks, paths)
+        most: float = ROOM * INSTRUCTIONS
+        if not alone(call):
+            if self._cost(call, issued / len(first)) <= INSTRUCTIONS:
+                whole, issued = self._run(call, None, most)
+                return RaceSample(0 if issued is None else call.blocks, call.blocks, whole)
+            most = min(most, WAITING * blocks * issued)
         room = int(INSTRUCTIONS / max(issued, 1.0)) * cluster.blocks
         last = cluster.members(launch.grid, (launch.blocks // cluster.blocks - 1,))
         rng = random.Random(f"{self._runs.secret} races {config.key} {problem.key}")
         more = min(room, blocks) - len({*first, *last})
         chosen = drawn_blocks(launch.grid, cluster, more, rng, (*first, *last)) if more >= 0 else first
         if len(chosen) > len(first):
-            further, issued = self._run(call, chosen, ROOM * INSTRUCTIONS)
+            further, issued = self._run(call, chosen, most)
             paths, chosen = paths.merged(further), first if issued is None else chosen
         return RaceSample(len(chosen), call.blocks, paths)
+
+    def _cost(self, call: CandidateCall, each_block: float) -> float:
+        """Return the estimated warp instructions of a call; infinite if blocks of its launches wait for each other."""
+        if len(call.launches) == 1:
+            return each_block * call.blocks
+        try:
+            each = self._runs.counted(call)
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.HUNG:
+                raise
+            return math.inf
+        return sum(one * launch.blocks for one, launch in zip(each, call.launches, strict=True))
 
     def _run(self, call: CandidateCall, blocks: tuple[int, ...] | None, most: float) -> tuple[Paths, float | None]:
         """Run some blocks of the first launch, or all blocks of all launches, under the sanitizer.
@@ -105,14 +125,15 @@ class RaceCheck:
         """
         buffers = self._runs.buffers(call.problem, call.tensors)
         call.program.restore(buffers.memory, every=True)
-        paths, issued = NO_PATHS, 0.0
+        paths, issued, began = NO_PATHS, 0.0, time.monotonic()
         for launch in call.launches if blocks is None else call.launches[:1]:
             # A narrow block costs as much time per instruction as `LEAST_WARPS` warps.
             warps = -(-launch.threads // 32) * min(len(blocks) if blocks else launch.blocks, BLOCKS)
             scale = max(LEAST_WARPS / warps, 1.0)
 
             def enough(counters: Counters, scale: float = scale) -> bool:
-                return scale * counters.total_warp_instructions > most
+                late = time.monotonic() - began > MOST_S
+                return late or scale * counters.total_warp_instructions > most
 
             result = call.program.launch(
                 launch, buffers.buffers, buffers.memory, instruction_limit=NO_LIMIT, blocks=blocks, record_paths=True,

@@ -21,6 +21,8 @@ from evokern.declaration.render import render
 from evokern.declaration.small_problems import elements, runnable
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
+from evokern.device.sim.host_memory import workers_that_fit
+from evokern.errors import DeviceError
 from evokern.gate import RunFailed
 from evokern.simt.control_flow.loops import ANY_PARAMETER, ROUNDS, LoopRounds
 from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds
@@ -115,7 +117,7 @@ class RepeatSearch:
         """
         found = self._found = RepeatedLoops(paths)
         for problem in own:
-            if elements(self._kernel, self._config, problem) > MOST_SAMPLED:
+            if not self._fits(problem):
                 found.races[problem] = RaceSample(0, sum(one.blocks for one in self._launches(problem)))
             else:
                 self._watch(problem)
@@ -124,6 +126,14 @@ class RepeatSearch:
             if found.paths.loops[loop.place].rounds < ROUNDS:
                 self._repeat(found.paths.loops[loop.place], bases)
         return found
+
+    def _fits(self, problem: Problem) -> bool:
+        """Return whether the memory suffices for a problem of the study."""
+        try:
+            workers_that_fit(self._kernel, self._config, [problem])
+        except DeviceError:
+            return False
+        return elements(self._kernel, self._config, problem) <= MOST_SAMPLED
 
     def _watch(self, problem: Problem) -> None:
         sample = self._races.at(self._config, problem)
@@ -161,7 +171,12 @@ class RepeatSearch:
                 continue  # further blocks take the additional work
             if elements(self._kernel, self._config, problem) > MOST_GROWN:
                 return "too large"
-            sample = self._races.at(self._config, problem, blocks=GROWN_BLOCKS)
+            try:
+                sample = self._races.at(self._config, problem, blocks=GROWN_BLOCKS)
+            except RunFailed as failed:
+                if failed.outcome is Outcome.COMPILE_ERROR:
+                    return "exhausted"
+                raise
             self._found.paths = self._found.paths.merged(sample.paths)
             if self._found.paths.loops[loop.place].rounds >= ROUNDS:
                 self._check(problem)
@@ -180,7 +195,12 @@ class RepeatSearch:
         if not self._compare:
             self._races.at(self._config, problem)
             return
-        fault = self._values.at(self._config, problem, most=INSTRUCTIONS).fault_evidence
+        try:
+            fault = self._values.at(self._config, problem, most=INSTRUCTIONS).fault_evidence
+        except RunFailed as failed:
+            if failed.outcome is Outcome.HUNG:
+                return  # a sampled block may wait for others; `RaceCheck` finds loops that never end
+            raise
         if fault is not None:
             raise RunFailed(Outcome.WRONG, fault)
 
