@@ -37,8 +37,7 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
     why = f"the default candidate of {task.kernel.name} cannot run on {profile.model} at {_listed(task)}: {violation}"
     if config is None:
         raise KernelError(
-            f"{why}; evokern also found no other feasible candidate; change the defaults of its genes, or restrict "
-            "them in "
+            f"{why}; no feasible candidate was found; change the default values of the genes, or restrict the genes in "
             "[genes] of the study"
         )
     return config, (f"{why}; the search starts with {changed_genes_text(config, space.genes)}", *doubts)

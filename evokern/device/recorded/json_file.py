@@ -77,7 +77,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} occurs twice in one object; remove one of the two entries")
+        raise ValueError(f"the key {twice!r} occurs twice in one object; keep one of the two entries")
     return found
 
 

@@ -100,7 +100,7 @@ class Rows:
         elif self.foreign and (known.outcome, known.time_us) != (answer.outcome, answer.time_us):
             raise DeviceError(
                 f"{where} has the result {_said(answer)} for {dict(config)}, but an earlier record has "
-                f"{_said(known)}; remove one of the two records"
+                f"{_said(known)}; keep one of the two records"
             )
 
     def genes(self, declared: Mapping[str, Sequence[Any]]) -> tuple[Gene, ...]:

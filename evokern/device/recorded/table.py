@@ -174,9 +174,7 @@ def table_of(table: Mapping[str, Any]) -> Table:
         chosen = {gene.name: _indexed(where, gene, index) for gene, index in zip(genes, indices, strict=True)}
         config = Config(chosen)
         if config in answers:
-            raise DeviceError(
-                f"{where} repeats the configuration {chosen} of an earlier row; remove one of the two rows"
-            )
+            raise DeviceError(f"{where} repeats the configuration {chosen} of an earlier row; keep one of the two rows")
         answers[config] = _answer(where, row[len(genes) :], table["constraints"])
     baseline = table.get("baseline_us")
     baseline_us = None if baseline is None else number_of("baseline_us", baseline, zero=False)
