@@ -58,6 +58,8 @@ def search(
     cost_per_hour: float | None = None,
     cluster: RayRequest | None = None,
     fresh: bool = False,
+    inputs: str | None = None,
+    keep_going: bool = False,
     allow_changes: bool = False,
     trust: bool = False,
     verify: bool = True,
@@ -91,6 +93,9 @@ def search(
         cost_per_hour: price of one device hour, from which the cost of the search is computed.
         cluster: Ray cluster whose hosts compile candidates and run them on simulated chips; None for this machine.
         fresh: rename the earlier study with this name, and start over.
+        inputs: `normal`: check candidates on normal inputs only; every result says so. None: the inputs of the study.
+        keep_going: continue even if no candidate is right. Otherwise, a search stops after 350 evaluated trials if
+            none is right. If all fail for one reason that depends on no gene, it stops after 40.
         allow_changes: continue even if the study file or the kernel code has changed.
         trust: trust the kernel folder: allow its code to run, now and later.
         verify: verify the champion at the end, within the budget.
@@ -120,6 +125,8 @@ def search(
         cost_per_hour=cost_per_hour,
         cluster=cluster,
         fresh=fresh,
+        inputs=inputs,
+        keep_going=keep_going,
         allow_changes=_renamed("allow_changes", allow_changes, "go_on", go_on),
         trust=trust,
         verify=verify,
@@ -158,6 +165,7 @@ def resume(
     trials: int | None = None,
     cost_per_hour: float | None = None,
     cluster: RayRequest | None = None,
+    keep_going: bool = False,
     allow_changes: bool = False,
     trust: bool = False,
     verify: bool = True,
@@ -175,6 +183,7 @@ def resume(
         trials: as for `search`.
         cost_per_hour: as for `search`.
         cluster: as for `search`.
+        keep_going: as for `search`.
         allow_changes: as for `search`.
         trust: run the database's copy of the kernel if the folder is missing, changed or not trusted. The folder
             itself does not become trusted.
@@ -192,6 +201,7 @@ def resume(
         trials=trials,
         cost_per_hour=cost_per_hour,
         cluster=cluster,
+        keep_going=keep_going,
         allow_changes=_renamed("allow_changes", allow_changes, "go_on", go_on),
         trust=trust,
         verify=verify,

@@ -4,9 +4,12 @@
     ├── UsageError            Usage error: exit code 2, one message, no traceback.
     │   ├── SpaceError        Unknown or unsuitable gene, value or constraint.
     │   ├── KernelError       Invalid kernel folder.
+    │   │   └── CodeChangedError  Header that changed while the kernel was in use.
     │   ├── StudyError        Invalid or unknown study.
+    │   │   └── RefutedError      No verified champion after a refuted one: exit code 1.
     │   ├── DeviceError       Missing device, or not the device of the study.
     │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
+    │   ├── GridTooLargeError Grid whose blocks wait for each other and that no chip can hold.
     │   └── StoreError        Database that cannot be used.
     └── InternalError         Bug in evokern: exit code 3.
 
@@ -18,7 +21,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from evokern.escaping import visible_lines
 
@@ -47,12 +51,34 @@ class KernelError(UsageError):
     """Invalid kernel folder: a missing file, an unknown entry point, or a reference that raises an exception."""
 
 
+class CodeChangedError(KernelError):
+    """Header outside a kernel's folder that changed while the kernel was in use; it concerns every candidate."""
+
+
 class StudyError(UsageError):
     """Unknown study, or a study file that is malformed or does not match its kernel."""
 
 
+class RefutedError(StudyError):
+    """Study whose best trials were refuted by their verification, which is a negative result: exit code 1."""
+
+    exit_code = 1
+
+
 class DeviceError(UsageError):
     """Missing device, or not the device on which the study started."""
+
+
+class GridTooLargeError(UsageError):
+    """Grid whose blocks wait for each other and that no chip can hold at once.
+
+    Attributes:
+        evidence: evidence for the record of an infeasible trial, as JSON values.
+    """
+
+    def __init__(self, message: str, evidence: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.evidence = evidence
 
 
 class SourceError(UsageError):
@@ -75,8 +101,12 @@ MAX_INTEGER = 2**63 - 1
 """Largest integer that the database can store; the bound for seeds, limits and counts."""
 
 
+MOST_LISTED = 100
+"""Maximum number of valid words in a message."""
+
+
 def suggestion(word: object, known: Iterable[str]) -> str:
-    """Return a clause that suggests the nearest valid word or integer and lists all valid ones.
+    """Return a clause that suggests the nearest valid word or integer and lists the valid ones.
 
     Args:
         word: the given word.
@@ -94,7 +124,8 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     else:
         close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
     guess = f"did you mean {lowered[close[0].lower()]!r}? " if close else ""
-    return f"{guess}known: {', '.join(options)}"
+    further = f", … ({len(options):,} in all)" if len(options) > MOST_LISTED else ""
+    return f"{guess}known: {', '.join(options[:MOST_LISTED])}{further}"
 
 
 _WHOLE = re.compile(r"-?\d+")

@@ -1,4 +1,6 @@
-"""Log events of a running search; `--log FILE` writes each as a JSON line.
+"""Log events of a running search, and the current step of a command.
+
+`--log FILE` writes each event as a JSON line.
 
 An event is a message of the package's logger whose record has an extra attribute, `FIELDS`. The names of all events
 and fields are in docs/searching.md.
@@ -7,6 +9,9 @@ and fields are in docs/searching.md.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 FIELDS = "evokern_fields"
@@ -26,3 +31,25 @@ def log_event(event: str, message: str, level: int = logging.INFO, **fields: Any
     if _LOGGER.isEnabledFor(level):
         known = {name: value for name, value in fields.items() if value is not None}
         _LOGGER.log(level, message, extra={FIELDS: {"event": event, **known}})
+
+
+_STEPS: list[tuple[str, float] | None] = []
+
+
+@contextmanager
+def step(text: str | None) -> Iterator[None]:
+    """Name what the command does inside the context, for progress lines.
+
+    Args:
+        text: the step; None while the command only waits for requests.
+    """
+    _STEPS.append(None if text is None else (text, time.monotonic()))
+    try:
+        yield
+    finally:
+        _STEPS.pop()
+
+
+def current_step() -> tuple[str, float] | None:
+    """Return the innermost step and its start (monotonic clock); an empty text if unknown, None while waiting."""
+    return _STEPS[-1] if _STEPS else ("", 0.0)

@@ -1,4 +1,4 @@
-"""Lock files; the system releases a lock when the process that holds it ends, for whatever reason."""
+"""Lock files; when the process that holds a lock ends for any reason, the system releases the lock."""
 
 from __future__ import annotations
 
@@ -30,12 +30,19 @@ def lock(file: TextIO) -> bool:
 
 
 def write_holder(path: Path, file: TextIO) -> None:
-    """Write a description of this process, which holds the lock, to the lock file."""
-    file.truncate(0)
+    """Write a description of this process, which holds the lock, to the lock file.
+
+    Raises:
+        OSError: the file cannot be written, for example on a full disk; the exception names it.
+    """
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now}, file)
-    file.flush()
+    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now})
+    try:  # without a buffer, which closing the file would write again
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), text.encode(), 0)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     _held.add(path)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def who_else_can_modify(path: Path, *, within: bool = False) -> str:
-    """Return a clause that names who else can change a file or folder; empty if only the user and root can.
+    """Return a clause about other users who can change a file or folder; empty if only the user and root can.
 
     A group is equivalent to the user if it is the user's own group and has no other members, as on most systems.
 

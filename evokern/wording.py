@@ -91,6 +91,20 @@ def roofline_text(found: Mapping[str, Any], unit: str) -> str:
     return f"{reached}, limited by {found['setter']}"
 
 
+def rejected_baselines_text(rejected: Mapping[str, str]) -> str:
+    """Return the baselines that failed, with their errors.
+
+    Args:
+        rejected: the object `rejected_baselines` of `show --json`.
+    """
+    return "; ".join(f"baseline {name} was rejected: {error}" for name, error in rejected.items())
+
+
+def missing_baseline_text(rejected: Mapping[str, str]) -> str:
+    """Return why there is no time of a baseline."""
+    return rejected_baselines_text(rejected) or "no baseline was measured"
+
+
 def verification_text(found: Mapping[str, Any]) -> str:
     """Return the state of a champion's verification in one line.
 

@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from evokern.device.recorded import recording
 from evokern.device.recorded.table import Table
+from evokern.export.checked import ExportChecks
 from evokern.hardware.driver import probe
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -40,12 +41,15 @@ def costly_steps_are_taken_once() -> Iterator[None]:
     same source for the same chip; 20 ms a command, putting all commands together; reading a recording.
     """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evokern.cli._silence.FIRST_S", 1e9)  # no progress lines on a busy machine
         warm_servers.install(patch)
         optuna_tables.install(patch)
         compiled_programs.install(patch)
         make = functools.cache(lambda app, commands: get_command(app))
         patch.setattr("typer.testing._get_command", lambda app: make(app, len(app.registered_commands)))
         patch.setattr(recording, "read_recording", _reads_once(recording.read_recording))
+        # nvcc takes seconds for each export; tests/export/test_checked.py tests this step itself.
+        patch.setattr("evokern.export.checked._whole_checks", lambda *arguments: ExportChecks(omitted=("not built",)))
         yield
 
 

@@ -61,7 +61,7 @@ def test_shell_lines_keep_their_words(words: list[str]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on PATH")
-def test_a_shell_gets_the_very_words() -> None:
+def test_a_shell_receives_the_same_words() -> None:
     """Bash gives a program the words, whatever controls, quotes and backslashes they hold."""
     words = ["a b", "\n", "it's \\ \x1b[2J", "\x85ü\u202e", "\\n'", "", "$HOME `id`", "\udcff"]
     script = "printf '%s\\0' " + shell_line(words)

@@ -18,7 +18,7 @@ from evokern.errors import DeviceError, InternalError, StudyError
 from evokern.search.identity import problems_of, study_of
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord
-from evokern.study.settings import Study
+from evokern.study.settings import GateSettings, Study
 from evokern.study.trial import Evaluation, Outcome, Trial
 from evokern.wording import command
 
@@ -46,10 +46,11 @@ class TrialUnderTest:
     """Name of the baseline and its time in µs, or None."""
 
     def task(self, *, strict: bool = False) -> Task:
-        """Return the evaluation task without racing; `strict` uses all input sets and at least three runs."""
+        """Return the evaluation task without racing; `strict` uses all permitted input sets and at least three runs."""
         study = replace(self.study, timing=replace(self.study.timing, race=0.0))
         if strict:
-            kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal", "edges"))
+            # `GateSettings` keeps only normal inputs if the study is restricted to them.
+            kinds = dict.fromkeys((*self.study.gate.input_sets, *GateSettings().input_sets))
             study = replace(study, gate=replace(self.study.gate, input_sets=tuple(kinds), runs=max(3, study.gate.runs)))
         return Task(self.kernel, self.problems, study, secret=self.record.secret)
 
@@ -58,7 +59,7 @@ class TrialUnderTest:
 def trial_under_test(
     reader: Reader, name: str | None, number: int | None, *, elites: int, trust: bool
 ) -> Iterator[TrialUnderTest]:
-    """Return a trial under test; its kernel folder may be a copy that exists only inside the context.
+    """Return a trial under test; the kernel folder may be a copy that exists only within the context.
 
     Raises:
         UsageError: the study or trial does not exist, no trial was measured, or the kernel is missing.
@@ -91,7 +92,7 @@ def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]
 
 
 def device_for(record: StudyRecord, name: str | None) -> Device:
-    """Return the device for a study's candidates; it is not started yet.
+    """Return the device for a study's candidates, without starting the device.
 
     Args:
         record: the study.

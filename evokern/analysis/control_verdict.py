@@ -32,8 +32,8 @@ def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable
         # The first candidate is the kernel's default or a warm start, which the sampler did not find itself.
         when = "with its first candidate" if matched == 1 else f"after {matched} trials"
         return (
-            f"{sampler} beats random search: {sampler_time} is {ratio:.2f}× as fast as the {random_time} of "
-            f"{drawn['evaluated']} random trials; {sampler} reached that time {when}"
+            f"{sampler} beats random search: {sampler_time} is {ratio:.2f}× as fast as the best of "
+            f"{drawn['evaluated']} random trials ({random_time}); {sampler} matched the best random trial {when}"
         )
     if ratio < 1 - TIE:
         return f"{sampler} does not beat random search: random search found {random_time}, {sampler} {sampler_time}"

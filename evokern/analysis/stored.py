@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel
-from evokern.errors import SpaceError, StudyError
+from evokern.errors import RefutedError, SpaceError, StudyError
 from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord
 from evokern.study.trial import Trial
@@ -23,6 +23,11 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     if trial is not None:
         return reader.trial(record, trial)
     best = reader.best(record)
+    if best is None and (refuted := reader.refuted(record)):
+        raise RefutedError(
+            f"every measured trial of study {record.name} failed its verification ({len(refuted)} refuted); "
+            f"`{command('show', record.name, '--db', reader.path)}` shows the reasons; choose a trial with --trial"
+        )
     if best is None:
         raise StudyError(
             f"study {record.name} has no measured trial yet "

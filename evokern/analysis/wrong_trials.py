@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from evokern.analysis.no_success import no_success_hints, tolerance_shares
 from evokern.declaration.genes import Gene
 from evokern.declaration.kernel import unit_roundoff
 from evokern.study.trial import Outcome, Trial
@@ -21,12 +22,21 @@ ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
 """Relative error that counts as rounding, by output type: one rounding of the output, plus half for sums."""
 LEAST_ROUNDING = 1e-5
 """Relative error that counts as rounding for other types, about a hundred roundings of float32 (2**-24 each)."""
+_FAILED = (Outcome.COMPILE_ERROR, Outcome.OVER_RESOURCES, Outcome.CRASHED, Outcome.HUNG)
+_FINDING = "sanitizer:"
+_OF_FINDINGS = {
+    "sanitizer:input_write": "the order of the launch's args, or a tensor whose role should be inout",
+    "sanitizer:uninitialised": 'a load of data that nothing wrote, or a workspace that needs initial="zero"',
+}
+"""Check of the sanitizer → likely cause, if kernel.py may be the cause."""
+_LARGEST = {"f16": 6.55e4, "bf16": 3.38e38, "f32": 3.4e38, "e4m3": 448.0, "e5m2": 57344.0}
+"""Magnitude from which a result counts as infinite, because evidence contains the largest finite value instead."""
 LEAST_NEAR = 2
 """Minimum number of narrow misses for a report."""
 
 
 def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[str]:
-    """Return advice on the likely causes of wrong trials, or an empty list.
+    """Return advice on the likely causes of failed trials, or an empty list.
 
     Args:
         kernel: name of the study's kernel.
@@ -36,7 +46,7 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     recorded = list(trials)
     wrong = [trial for trial in recorded if trial.outcome is Outcome.WRONG]
     near = [trial for trial in wrong if is_narrow_miss(trial.evaluation.evidence)]
-    found = []
+    found = no_success_hints(kernel, recorded)
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
             f"{len(near)} of {len(wrong)} wrong trials exceed the tolerance only slightly (for example trial "
@@ -44,11 +54,15 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
             f"`{command('check', kernel)}` shows"
         )
     default = {gene.name: gene.default for gene in genes}
-    first = next((trial for trial in wrong if dict(trial.config) == default), None)
-    if first is not None:
+    first = next((trial for trial in recorded if dict(trial.config) == default), None)
+    if first is not None and first.outcome is Outcome.WRONG:
         found.append(
-            f"the default candidate is wrong (trial {first.number}); suspect {suspect(first.evaluation.evidence)}"
+            f"the default candidate is wrong (trial {first.number}); suspect "
+            + suspect(first.evaluation.evidence, normal_error=tolerance_shares(first).get("normal", 0.0))
         )
+    elif first is not None and first.outcome in _FAILED:
+        outcome = first.outcome.value.replace("_", " ")
+        found.append(f"the default candidate fails (trial {first.number}, {outcome}): {first.evaluation.reason}")
     return found
 
 
@@ -75,7 +89,7 @@ def _miss(trial: Trial) -> str:
     evidence = trial.evaluation.evidence
     times = _number(evidence.get("over")) or 0.0
     if evidence["check"] == "margin":
-        return f"correct, but at {times:.3g} × the tolerance, too close for other inputs"
+        return f"correct, but the error of {times:.3g} × the tolerance may become too large on other inputs"
     over = f"{times:.3g} × the tolerance" if math.isfinite(times) else "more than the tolerance of 0"
     if "bad" not in evidence:
         return over
@@ -83,11 +97,12 @@ def _miss(trial: Trial) -> str:
     return f"{evidence['bad']:,}{of} elements, the worst at {over}"
 
 
-def suspect(evidence: Mapping[str, Any]) -> str:
+def suspect(evidence: Mapping[str, Any], *, normal_error: float = 0.0) -> str:
     """Return the most likely cause of a wrong default candidate, from the gate's evidence.
 
     Args:
         evidence: evidence of a wrong trial or of the gate's verdict.
+        normal_error: largest error on normal inputs as a multiple of the tolerance; 0 if it is unknown.
     """
     message = str(evidence.get("message", ""))
     if is_narrow_miss(evidence):
@@ -102,18 +117,37 @@ def suspect(evidence: Mapping[str, Any]) -> str:
         return 'state that persists between calls: a workspace that needs initial="zero", or an accumulated output'
     if evidence["check"] == "floor":
         return "the workload's flops and bytes: they may be too high"
+    if str(evidence["check"]).startswith(_FINDING):
+        return _OF_FINDINGS.get(evidence["check"], "the kernel at that line; the finding does not depend on kernel.py")
     if "never written" in message or "wrote no element" in message:
         return "the grid in launches (it may cover only part of the output), or an early return"
-    if evidence.get("input_set") in ("large", "denormal"):
-        return (
-            f"the range of values: {evidence['input_set']} inputs fail. If normal inputs pass, a sum may overflow its "
-            "type; set Tensor's large= to the largest input that the kernel must support"
-        )
+    if (
+        evidence.get("input_set") in ("large", "denormal")
+        and "normal" not in evidence.get("failed_sets", ())
+        and normal_error <= 1
+    ):
+        return _range_cause(evidence)
     if evidence.get("input_set") == "edges" and 4 * evidence.get("bad", 0) <= evidence.get("elements", 0):
         return "the handling of zeros, and of infinities and NaN if kernel.py declares nonfinite="
     return (
         "the declaration before the kernel: the reference, the order of the launch's args, and the shapes (row-major, "
         "last axis contiguous)"
+    )
+
+
+def _range_cause(evidence: Mapping[str, Any]) -> str:
+    """Return the likely cause of an error on inputs of unusual size: an overflow only if the result shows one."""
+    if evidence["input_set"] == "denormal":
+        return "the handling of subnormal numbers, which --use_fast_math and -ftz=true replace by zero"
+    got = _number(evidence.get("got"))
+    if got is None or not abs(got) < _LARGEST.get(str(evidence.get("dtype")), math.inf):
+        return (
+            "the range of values: large inputs fail with an infinity or NaN. If normal inputs pass, a sum may overflow "
+            "its type; use a wider type, or set Tensor's large= to the largest input that the kernel must support"
+        )
+    return (
+        "the precision of the accumulator: large inputs fail, but the result is finite. If normal inputs pass, a wider "
+        "type is needed for sums"
     )
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import traceback
@@ -26,11 +27,13 @@ from evokern.cli._environment import (
     file_error_message,
     missing_home_message,
     missing_working_directory_message,
+    not_utf8_message,
     out_of_memory_message,
     redirect_to_null,
 )
 from evokern.cli._options import with_current_names, with_whole_problem
 from evokern.cli._output import Output, crash_log
+from evokern.cli._silence import SILENCE
 from evokern.cli._terminal import escaping_streams
 from evokern.errors import EvokernError, UsageError
 from evokern.workers.shadowing import shadowing_advice
@@ -145,7 +148,8 @@ def run_command(output: Output, work: Callable[[], int | None]) -> int:
     if gone:
         return report_usage_error(output, UsageError(gone))
     try:
-        with escaping_streams(), output.logging():
+        reported = SILENCE.reported(output.tell) if output.remarks else contextlib.nullcontext()
+        with escaping_streams(), output.logging(), reported:
             return _run_reporting_errors(output, work)
     except EvokernError as error:  # the log itself cannot be written
         return report_usage_error(output, error)
@@ -167,7 +171,8 @@ def _run_reporting_errors(output: Output, work: Callable[[], int | None]) -> int
     except typer.Exit as leave:
         return int(leave.exit_code)
     except SystemExit as leave:  # commands raise typer.Exit instead
-        return report_usage_error(output, UsageError(f"kernel code called sys.exit({leave.code!r}); remove that call"))
+        called = leave.code if isinstance(leave.code, str) else f"sys.exit({leave.code!r})"
+        return report_usage_error(output, UsageError(f"kernel code called {called}; remove that call"))
     except Exception as error:
         message = environment_error_message(error)
         return (
@@ -178,7 +183,7 @@ def _run_reporting_errors(output: Output, work: Callable[[], int | None]) -> int
 
 def environment_error_message(error: Exception) -> str | None:
     """Return a message if the environment caused the error (disk space, memory, a file), or None for a bug."""
-    message = out_of_memory_message(error) or missing_home_message(error)
+    message = out_of_memory_message(error) or missing_home_message(error) or not_utf8_message(error)
     if message is not None or not isinstance(error, OSError):
         return message
     if error.filename is None and error.errno in WRITE_ERRORS:
@@ -189,7 +194,7 @@ def environment_error_message(error: Exception) -> str | None:
 
 def report_usage_error(output: Output, error: EvokernError) -> int:
     """Print the message of an error and return its exit code."""
-    if error.exit_code != 2:
+    if not isinstance(error, UsageError):
         message = out_of_memory_message(error)
         return (
             report_internal_error(output, error) if message is None else report_usage_error(output, UsageError(message))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from typing import IO
 
 MAX_WORD_LENGTH = 240
 """Maximum length of a word in a message. For a longer word, such as a long path, only both ends are shown."""
 
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _OUT_OF_MEMORY_TEXTS = ("cannot allocate memory", "failed to map segment", "can't start new thread", "std::bad_alloc")
 """Parts of library messages that appear in exceptions when the system runs out of memory or threads."""
 
@@ -73,6 +75,17 @@ def missing_home_message(error: BaseException) -> str | None:
     return None
 
 
+def not_utf8_message(error: BaseException) -> str | None:
+    """Return a message if the error was caused by a path or an argument that is not UTF-8, else None.
+
+    Python decodes such bytes of paths and arguments to lone surrogates (PEP 383), which no text encoding accepts.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        return None
+    word = next((word for word in error.object.split() if _NOT_UTF8.search(word)), None)
+    return word and f"{word!r} is not UTF-8; rename that file or folder, or pass another argument"
+
+
 def out_of_memory_message(error: BaseException) -> str | None:
     """Return a message if the error was caused by a lack of memory or threads, else None."""
     text = str(error)
@@ -86,6 +99,8 @@ def out_of_memory_message(error: BaseException) -> str | None:
 def file_error_message(error: OSError) -> str | None:
     """Return a message with a remedy for an error of a file operation, or None if it may be a bug."""
     remedy = _REMEDIES.get(error.errno or 0)
+    if error.errno in (errno.EMFILE, errno.ENFILE):  # also of a pipe or a socket, which has no name
+        return f"{os.fsdecode(error.filename) + ': ' if error.filename else ''}{error.strerror}; {remedy}"
     if remedy is None or error.filename is None:
         return None
     return f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._environment import redirect_to_null, shortened
+from evokern.cli._silence import SILENCE
 from evokern.cli._terminal import unwrapped
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
 from evokern.events import FIELDS
-from evokern.files import write_bytes, write_text
+from evokern.files import why_not_own, write_text, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,6 +75,7 @@ class Output:
     def print_line(self, text: str) -> None:
         """Print a line of the result and flush it, unless `--json` is given."""
         if not self.json:
+            SILENCE.broken()
             print(visible(text), flush=True)
 
     def note(self, text: str, *, logged: bool = False) -> None:
@@ -95,6 +97,7 @@ class Output:
 
     def tell(self, text: str) -> None:
         """Print text with its line breaks on stderr. If stderr fails, the command continues."""
+        SILENCE.broken()
         try:
             print(visible_lines(text), file=sys.stderr, flush=True)
         except OSError:
@@ -125,9 +128,9 @@ class Output:
         handlers: list[logging.Handler] = []
         if self.log is not None:
             try:
-                if self.log.exists() and not self.log.is_file():
-                    raise UsageError(f"cannot write the log {self.log}: it is not a file; choose a file with --log")
-                handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
+                if why := why_not_own(self.log):
+                    raise UsageError(f"cannot write the log {self.log}: {why}; choose another file with --log")
+                handlers.append(_LogFile(self.log, self))
             except OSError as error:
                 raise UsageError(
                     f"cannot write the log {self.log}: {error.strerror}; choose another file with --log"
@@ -150,18 +153,40 @@ class Output:
 
 
 def save(file: Path, content: str | bytes, option: str) -> None:
-    """Write a file whose path is the value of an option.
+    """Write a file whose path is the value of an option, completely or not at all.
 
     Raises:
         UsageError: the file cannot be written; the message names the reason and the option.
     """
     try:
-        if isinstance(content, str):
-            write_text(file, content)
-        else:
-            write_bytes(file, content)
+        write_whole(file, content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; choose another file with {option}") from error
+
+
+class _LogFile(logging.FileHandler):
+    """Log handler for `--log FILE`; if the file cannot be written, for example on a full disk, it says so once."""
+
+    def __init__(self, file: Path, output: Output) -> None:
+        super().__init__(file, encoding="utf-8", errors="backslashreplace")
+        self._file, self._output, self._failed = file, output, False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name in logging)
+        """Report the first failed write; later messages are lost."""
+        self._report(sys.exc_info()[1])
+
+    def close(self) -> None:
+        """Close the file."""
+        try:
+            super().close()
+        except OSError as error:  # what could not be written before is tried again
+            self._report(error)
+
+    def _report(self, error: BaseException | None) -> None:
+        if not self._failed:
+            self._failed = True
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            self._output.tell(f"evokern: cannot write the log {self._file}: {why}; the log is incomplete")
 
 
 class _Terminal(logging.Handler):

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 from evokern.cli._output import LOGGER
+from evokern.cli._silence import SILENCE
 
 REFRESH_S = 0.25
 """Seconds between two frames."""
@@ -40,6 +41,7 @@ class LiveScreen:
         self._widths: list[int] = []
         self._within_line = False
         self._ended = threading.Event()
+        SILENCE.paused = True
         self._before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = (
             cast(TextIO, _AboveFrame(one, self)) if one is not None and one.isatty() else one for one in self._before
@@ -67,6 +69,7 @@ class LiveScreen:
 
     def _close(self) -> None:
         self._ended.set()
+        SILENCE.paused = False
         self._thread.join(_CLOSE_TIMEOUT_S)
         sys.stdout, sys.stderr = self._before
         with self._lock, suppress(OSError, ValueError):  # the terminal is gone

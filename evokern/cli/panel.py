@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from evokern.cli._layout import ASCII, UNICODE, panel
 from evokern.cli._output import Output
 from evokern.cli._screen import LiveScreen
+from evokern.cli._silence import SILENCE
 from evokern.cli._terminal import unwrapped
 from evokern.progress import arm_texts, baseline_text, best_text, busy_text, spent_text, time_unit
-from evokern.wording import count_noun, counts, duration, microseconds
+from evokern.wording import count_noun, counts, duration, microseconds, rejected_baselines_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,11 +83,13 @@ class Watcher:
             self._opened = True
         if progress.event == "opening" and progress.step and not _has_cursor():
             self._output.note(f"{progress.step.text} …", logged=True)
+            SILENCE.text = progress.step.text
         for note in progress.notes[self._noted :]:
             self._output.note(f"note: {note}", logged=True)
         self._noted = max(self._noted, len(progress.notes))
         if progress.event == "start":
             self._output.note(_start(progress))
+            SILENCE.text = "searching"
 
     def _draw(self, progress: Progress) -> None:
         step = progress.step.text if progress.step else ""
@@ -118,6 +121,7 @@ class Watcher:
         if time.monotonic() - self._drawn < 1.0:
             return
         self._output.note(line(progress))
+        SILENCE.broken(LINE_EVERY_S + 1.0)
         self._best, self._drawn = number, time.monotonic()
         shown, when = self._failure
         failure = next(iter(progress.last_failures), shown)
@@ -150,7 +154,9 @@ def _start(progress: Progress) -> str:
         time_us = progress.best.evaluation.time_us if progress.best else None
         found = f"best {microseconds(time_us)} {time_unit(progress)}" if time_us else "nothing measured yet"
         return f"resuming: {count_noun(progress.resumed, 'trial')}, {found}, {left}"
+    failed = rejected_baselines_text(progress.rejected_baselines)
     baseline = f"baseline {baseline_text(progress)}, " if progress.baseline else "no baseline, "
+    baseline = f"{failed}, " if failed and not progress.baseline else baseline
     ends = "; stop with Ctrl-C, all results are saved" if not progress.budget_s and not progress.trials_limit else ""
     return f"searching: {baseline}{left}{ends}"
 

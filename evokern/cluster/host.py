@@ -210,6 +210,15 @@ def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
     return replace(plan, spec=replace(plan.spec, init=init))
 
 
+def plan_without_files(plan: PoolPlan) -> PoolPlan:
+    """Return a plan whose workers read the kernel's files from the host's copy; it is sent to hosts."""
+    context = getattr(plan.spec.init, "context", None)
+    if context is None or context.content is None:
+        return plan
+    context = replace(context, content=replace(context.content, files=()))
+    return replace(plan, spec=replace(plan.spec, init=replace(plan.spec.init, context=context)))
+
+
 def compress_files(files: Sequence[KernelFile]) -> dict[str, bytes]:
     """Return the compressed kernel files; Ray stores at most 100 KB with an actor."""
     return {file.name: zlib.compress(file.content) for file in files}

@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evokern.cluster.host import Host, HostPlan, compress_files, require_same_versions, versions
+from evokern.cluster.host import Host, HostPlan, compress_files, plan_without_files, require_same_versions, versions
 from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of, version_facts
 from evokern.cluster.ray_pool import START_S, RayPool
 from evokern.cluster.request import RayRequest
+from evokern.declaration.kernel import Kernel
 from evokern.errors import DeviceError
-from evokern.study.discovery import load_kernel
 from evokern.wording import first_line
 from evokern.workers.backend import HostCapacity, Plans, PoolPlan
 
@@ -116,7 +116,7 @@ class RayBackend:
         except self._ray.exceptions.GetTimeoutError as error:
             raise DeviceError(
                 f"no GPU became free on a host within {_PROBE_S:g} s; another search or program is probably using it. "
-                "See `ray status`, then wait or stop that program"
+                "Check `ray status`, then wait, or stop that program"
             ) from error
         except Exception as error:
             cause = cause_of(error)
@@ -134,23 +134,28 @@ class RayBackend:
         ]
 
     def open(
-        self, plans: Plans, folder: Path, gpu: tuple[str, PoolPlan, Sequence[str]] | None = None
+        self, plans: Plans, kernel: Kernel, gpu: tuple[str, PoolPlan, Sequence[str]] | None = None
     ) -> Mapping[str, RayPool]:
         """Start an actor for each host and each GPU, and wait for their replies; late hosts join afterwards.
 
         Args:
             plans: plans the pools of each host.
-            folder: the kernel folder, whose files are sent to the hosts.
+            kernel: the loaded kernel, whose files are sent to the hosts.
             gpu: name, plan and preloaded modules of the GPU pool; None for no GPUs.
 
         Raises:
             DeviceError: if no host starts or its versions differ from those of this machine.
         """
-        files = compress_files(load_kernel(folder).files())
+        files = compress_files(kernel.files())
         members: dict[str, list[tuple[RayHost, PoolPlan]]] = {}
 
         def start(node: Node, name: str, preload: Sequence[str], found: Mapping[str, PoolPlan], **room: int) -> None:
-            made = HostPlan(tuple(preload), found, folder.name, files)
+            made = HostPlan(
+                preload=tuple(preload),
+                pools={kind: plan_without_files(plan) for kind, plan in found.items()},
+                kernel=kernel.folder.name,
+                files=files,
+            )
             if sum(map(len, files.values())) > _INLINE_BYTES:
                 # Keep the reference, because Ray cannot restart an actor whose arguments left the object store.
                 made = self._ray.put(made)
@@ -278,7 +283,8 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise DeviceError(
-            f"the Ray cluster at {place} does not respond: {error}; start one with `ray start --head`, which prints "
+            f"the Ray cluster at {place} does not respond: {error}; start a cluster with `ray start --head`, which "
+            "prints "
             "its address"
         ) from error
 

@@ -121,7 +121,7 @@ class RayHosts:
                 host.spare = host.make_spare()
 
     def close(self) -> list[Any]:
-        """Stop creating spares; return the existing ones."""
+        """Stop creating spare actors, and return the existing spare actors."""
         with self._mutex:
             self._closed = True
             return [host.spare for host in self.hosts if host.spare is not None]
@@ -166,6 +166,6 @@ def version_facts(reports: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cause_of(error: Exception) -> Exception:
-    """Return the `EvokernError` that an actor raised, or the error itself if there is none."""
+    """Return the `EvokernError` that an actor raised, or else the given error."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, EvokernError) else error

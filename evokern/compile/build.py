@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.compile.cache import CompileCache, default_cache, program_key
-from evokern.compile.elf import parameter_sizes
+from evokern.compile.elf import is_readable, parameter_sizes
 from evokern.compile.fingerprint import fingerprint
 from evokern.compile.isolated import compile_program, compile_ptx
+from evokern.compile.launch_attributes import RESIDENT_GRID
 from evokern.compile.module_state import heap_evidence, module_variables
 from evokern.compile.nvrtc import all_options, compiler_version
-from evokern.compile.occupancy import excess, resources
+from evokern.compile.occupancy import cooperative_entries, launch_excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.declaration.render import Rendered, render
+from evokern.declaration.outside_headers import outside_headers
+from evokern.declaration.render import Rendered, check_outside_headers, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, KernelError
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Evaluation, Outcome, Resources
@@ -40,10 +43,11 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
 
     Returns:
         The candidate ready to run, or its outcome: `compile_error`, `over_resources`, or `wrong` if it uses the device
-        heap.
+        heap. It is `infeasible` if its blocks wait for each other and do not fit on the chip at once.
 
     Raises:
         KernelError: a function in `kernel.py` raised.
+        CodeChangedError: a header outside the kernel changed.
         DeviceError: the compiler cannot be loaded.
     """
     rendered = [render(kernel, config, problem) for problem in problems]
@@ -53,6 +57,8 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
     for identity in distinct:
         program = compile_rendered(next(r for r in rendered if _identity(r) == identity), target)
         spent += program.seconds
+        if not isinstance(config, ForeignCandidate):
+            check_outside_headers(kernel)  # it may have changed during the compile
         if isinstance(program, CompileFailure):
             return _refused(program, spent)
         programs.append(program)
@@ -73,25 +79,18 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
                 return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": message, "message": message}, compile_s=spent)
             if mismatch:
                 raise KernelError(f"kernel {kernel.name}: {mismatch}; change the launch's args to match the source")
-            use = programs[one.program].uses[launch.entry]
-            over = excess(use, launch, target.profile)
-            used[one.program, launch] = resources(use, launch, target.profile)
+            program, chip = programs[one.program], target.profile
+            used[one.program, launch] = resources(program.uses[launch.entry], launch, chip)
+            over = launch_excess(program, launch, chip)
             if over:
-                evidence = {
-                    "constraint": over.constraint,
-                    "needed": over.need.needed,
-                    "available": over.need.available,
-                    "unit": over.need.unit,
-                    "reason": over.reason,
-                }
-                return Evaluation(
-                    Outcome.OVER_RESOURCES, resources=tuple(used.values()), evidence=evidence, compile_s=spent
-                )
+                outcome = Outcome.INFEASIBLE if over.constraint == RESIDENT_GRID else Outcome.OVER_RESOURCES
+                return Evaluation(outcome, resources=tuple(used.values()), evidence=over.evidence, compile_s=spent)
     on_heap = next((found for one in builds if (found := heap_evidence(one, programs[one.program]))), None)
     if on_heap is not None:
         return Evaluation(Outcome.WRONG, resources=tuple(used.values()), evidence=on_heap, compile_s=spent)
     identity_of = fingerprint(programs, builds, tensors, variables)
-    return Built(tuple(programs), builds, tuple(used.values()), identity_of, spent, variables)
+    cooperative = frozenset((at, name) for at, program in enumerate(programs) for name in cooperative_entries(program))
+    return Built(tuple(programs), builds, tuple(used.values()), identity_of, spent, variables, cooperative)
 
 
 def _filled(number: int, builds: Sequence[ProblemBuild], tensors: Sequence[Mapping[str, Tensor]]) -> set[str]:
@@ -109,16 +108,46 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     """Compile one rendered program, or load it from the cache."""
     architecture = target.profile.architecture + rendered.architecture_suffix
     options = all_options(rendered.options, architecture, line_info=False)
-    key = program_key(rendered.source, rendered.headers, options, rendered.entries, architecture, compiler_version())
+    key = _key(rendered, options, architecture)
     known = target.cache.get(key) if target.cache else None
-    if known is not None:
+    if known is not None and _is_whole(known, rendered.entries):
         return known
     program = compile_program(
         rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, architecture
     )
-    if target.cache and isinstance(program, Program):
-        target.cache.put(key, program)
+    if target.cache and isinstance(program, Program) and _key(rendered, options, architecture) == key:
+        target.cache.put(key, program)  # unless a header changed meanwhile
     return program
+
+
+def _is_whole(program: Program, entries: Sequence[str]) -> bool:
+    """Return whether a program from the cache has all entry points, and machine code that can be read."""
+    symbols = [program.lowered.get(entry, "") for entry in entries]
+    if not all(symbol and symbol in program.ptx for symbol in symbols) or not set(entries) <= set(program.uses):
+        return False
+    return is_readable(program.cubin, symbols)
+
+
+def _key(rendered: Rendered, options: Sequence[str], architecture: str) -> str:
+    """Return the program's key in the cache, which covers the headers that the compiler reads from disk."""
+    texts = (rendered.source, *rendered.headers.values())
+    outside = outside_headers(texts, rendered.options, rendered.headers)
+    headers = {**rendered.headers, **{str(path): digest for path, digest in outside.items()}}
+    return program_key(rendered.source, headers, options, rendered.entries, architecture, compiler_version())
+
+
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm|__asm__)\b")
+
+
+def assembler_error(rendered: Rendered, chip: Profile) -> str:
+    """Return why the assembler rejects a program that compiles to PTX; empty if it does not.
+
+    Only inline assembly can contain instructions that the chip lacks, so other programs are not assembled.
+    """
+    if not any(map(_ASSEMBLY.search, (rendered.source, *rendered.headers.values()))):
+        return ""
+    built = compile_rendered(rendered, Target(chip, None))
+    return built.message if isinstance(built, CompileFailure) and built.need is None and built.line is None else ""
 
 
 def compile_internal(source: str, name: str, entry: str, chip: Profile) -> Program:
@@ -155,6 +184,8 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     """
     try:
         tensors = kernel.workload.buffers(problem, config)
+    except KernelError:
+        raise
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from evokern.compile.records import EntryUse, Program
 from evokern.errors import UsageError
+from evokern.files import write_text
 from evokern.ownership import who_else_can_modify, why_foreign_state
 
 DEFAULT_CAP_BYTES = 1 << 30
@@ -131,7 +132,7 @@ class CompileCache:
             if why := who_else_can_modify(folder):
                 raise UsageError(
                     f"unsafe compile cache {directory}: its programs run on the GPU without further checks, {why}; "
-                    "run `chmod go-w` on it, set EVOKERN_CACHE to your own folder, or set EVOKERN_CACHE=off"
+                    "run `chmod go-w` on this folder, set EVOKERN_CACHE to your own folder, or set EVOKERN_CACHE=off"
                 )
         self._puts = 0
 
@@ -190,7 +191,7 @@ class CompileCache:
         if cap_bytes < 0:
             raise UsageError(f"invalid cache size limit {cap_bytes}; use 0 or more bytes")
         try:
-            (self.directory / "cap_bytes").write_text(str(cap_bytes))
+            write_text(self.directory / "cap_bytes", str(cap_bytes))
         except OSError as error:
             raise UsageError(f"cannot write to {self.directory / 'cap_bytes'}: {error.strerror}") from error
         self.trim()

@@ -7,7 +7,7 @@ A cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4). CUDA adds 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from evokern.errors import InternalError
@@ -60,6 +60,15 @@ def sections(cubin: bytes) -> Iterator[Section]:
         end = cubin.index(b"\0", names_at + name)
         data = str(length).encode() if kind == _NOBITS else cubin[start : start + length]
         yield Section(cubin[names_at + name : end].decode(), kind, flags, data)
+
+
+def is_readable(cubin: bytes, symbols: Iterable[str]) -> bool:
+    """Return whether machine code is an ELF file whose sections, variables and entry points can be read."""
+    try:
+        data_symbols(cubin)
+        return all(runtime_calls(cubin, one) is not None and parameter_sizes(cubin, one) is not None for one in symbols)
+    except (InternalError, struct.error, ValueError, LookupError, MemoryError, OverflowError):
+        return False
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ OVERRIDES = SHIMS / "evokern_first"
 PRELUDE = SHIMS / "evokern_prelude.h"
 """Header included before every file, with names that nvcc always provides: INFINITY, uint32_t, std::min."""
 
+TOOLKIT_HEADER = "cuda_runtime_api.h"
+"""Header that identifies the include folder of a CUDA toolkit."""
+
 _DEFAULT_TOOLKIT = Path("/usr/local/cuda")
 _WHEEL_FOLDERS = {
     13: ("cu13/include", "cu13/include/cccl"),
@@ -162,7 +165,7 @@ def _toolkit_directories(major: int, environ: Mapping[str, str]) -> Iterator[Pat
 def _toolkit_major(include: Path) -> int | None:
     """Return the major version of a toolkit: CUDART_VERSION is 1000 * major + 10 * minor."""
     try:
-        text = (include / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
+        text = (include / TOOLKIT_HEADER).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     match = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)

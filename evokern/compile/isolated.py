@@ -1,4 +1,4 @@
-"""Compilation in a child process, because NVRTC crashes on some sources and takes its process down.
+"""Compilation in a child process, because NVRTC crashes on some sources, which ends its process.
 
 A worker calls the compiler directly, because its parent survives a crash. Any other process starts one child at its
 first compile and keeps it. If the compiler crashes, the result is a `CompileFailure` that names the file and the entry
@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from evokern.compile import nvrtc
 from evokern.compile.records import CompileFailure, Program
 from evokern.errors import EvokernError
+from evokern.events import step
 from evokern.workers.pool import JobResult, OwnServerPool, WorkerSpec, wait
 from evokern.workers.role import is_worker
 
-DEADLINE_S = 600.0
-"""Time limit of a compile in seconds; the largest known kernels take half a minute."""
+DEADLINE_S = 120.0
+"""Time limit of a compile in seconds, as in a search; the largest known kernels take half a minute."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def compile_program(
     architecture: str,
     line_info: bool = False,
 ) -> Program | CompileFailure:
-    """Compile one translation unit like `evokern.compile.nvrtc.compile_program`, but survive compiler crashes.
+    """Compile one translation unit as `evokern.compile.nvrtc.compile_program` does, but survive compiler crashes.
 
     Returns:
         The program, or the failure: the compiler rejected the source, crashed, or exceeded `DEADLINE_S`.
@@ -99,7 +100,8 @@ def compile_program(
     job = _Compile(source, name, dict(headers), tuple(options), tuple(entries), architecture, line_info)
     if is_worker():
         return job.run()
-    result = _own_child().run(job)
+    with step(f"compiling {name} for {architecture}"):
+        result = _own_child().run(job)
     if result.status == "done":
         program: Program | CompileFailure = result.value
         return program
@@ -148,6 +150,6 @@ def _crash_failure(job: _Compile, result: JobResult) -> CompileFailure:
         what = f"did not finish within {result.value:g} s"
     message = (
         f"the compiler itself (NVRTC) {what} on {job.name}{entries}, without an error message; "
-        "try nvcc on the file to find an error, or remove parts of it"
+        "compile the file with nvcc to find an error, or remove parts of the file"
     )
     return CompileFailure(result.log or message, message, seconds=result.seconds)

@@ -15,13 +15,15 @@ _SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a
 _ABSENT = re.compile(r"Error in parsing name expression.*?\" ?([^\"]+)\"")
 _NAME_MAP = "__nv_name_map"
 """File that NVRTC generates to look up entry points; its errors are consequences of errors in the source."""
+LAUNCHES = "device-side kernel launch could not be processed"
+"""Part of NVRTC's error for a launch in device code."""
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized due to .* in (?:the )?function '([^']+)'")
 """Advisories C7510 to C7514 of ptxas: it inserts a wait after every warpgroup product."""
-_LATER = ("not supported for this GPU architecture", 'no member "this_cluster"')
+_LATER = ("for this GPU architecture", 'no member "this_cluster"')
 """Parts of messages about features that only a later architecture has."""
 
 
@@ -66,11 +68,15 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
     error = next((found for found in errors if found["file"].strip() != _NAME_MAP), None)
     if error:
         file, line, text = error["file"].strip(), int(error["line"]), error["text"].strip()
+        if LAUNCHES in text:
+            text = "a kernel launches another one (dynamic parallelism), but evokern has no device runtime"
         return CompileFailure(log, f"{file}:{line}: {text}", file, line, seconds=seconds)
     absent = _ABSENT.search(log)
     if absent:
         why = next((found["text"].strip() for found in errors if not _ABSENT.match(found["text"].strip())), "")
         name = re.sub(r" ?([<>:]) ?", r"\1", absent[1])  # the compiler separates the tokens with blanks
+        if "overloaded function" in why:
+            return CompileFailure(log, f"kernel {name!r} has the name of another function; rename it", seconds=seconds)
         text = f"the source has no entry point {name!r}"
         return CompileFailure(log, f"{text}: {why}" if why else text, seconds=seconds)
     assembler = _PTXAS.search(log)

@@ -1,4 +1,4 @@
-"""State that one call could leave behind for the next one: writable module variables and the device heap.
+"""State that a call could leave behind for the next call: writable module variables and the device heap.
 
 The symbol table of the machine code lists the variables, and its call graph shows the use of the heap.
 """
@@ -24,7 +24,7 @@ _LISTED = 4
 
 
 def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tuple[ModuleVariable, ...]:
-    """Return the module variables that keep values between calls; empty if the program's code uses none of them.
+    """Return the module variables that keep values between calls; empty if the program's code uses none.
 
     Args:
         kernel: kernel with the declared state.
@@ -53,7 +53,7 @@ def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tupl
 
 
 def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | bytes]:
-    """Return the declared state of a module's variables, by symbol; it is restored before each call.
+    """Return the declared state of a module's variables by symbol; each call starts with this state.
 
     Args:
         state: the declared state.
@@ -69,7 +69,7 @@ def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | by
             if isinstance(value, bytes) and len(value) != sizes[symbol]:
                 raise KernelError(
                     f"state declares {len(value)} bytes for {name!r}, but the variable has {sizes[symbol]}; "
-                    f"declare all its bytes, or one byte that fills it: state={{{name!r}: 0}}"
+                    f"declare all bytes of the variable, or one byte that fills the variable: state={{{name!r}: 0}}"
                 )
             found[symbol] = value
     return found
@@ -78,7 +78,7 @@ def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | by
 def state_evidence(
     names: Iterable[str], problem: Problem, declared: State, known: Iterable[str] = (), *, foreign: bool = False
 ) -> dict[str, Any]:
-    """Return the evidence against a candidate that changed module variables without declaring them.
+    """Return the evidence against a candidate that changed undeclared module variables.
 
     Args:
         names: names of the changed variables in the source.

@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from evokern.compile.headers import include_directories, nvrtc_options
+from evokern.compile.headers import OVERRIDES, TOOLKIT_HEADER, include_directories, nvrtc_options
 from evokern.compile.messages import entry_uses, failure
 from evokern.compile.records import CompileFailure, EntryUse, Program
 from evokern.compile.symbols import constant_symbols
 from evokern.errors import DeviceError, InternalError
+from evokern.files import is_file
 
 STANDARD = "--std=c++17"
 """Language standard of device code; the kernel's options can override it."""
@@ -31,7 +33,7 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError, OSError) as error:
         raise DeviceError(
             f"the CUDA compiler library (NVRTC) cannot be loaded: {error}; "
-            "install it with `pip install evokern[cuda13]` (or cuda12 for a driver before 580)"
+            "install NVRTC with `pip install evokern[cuda13]` (or cuda12 for a driver before 580)"
         ) from error
     return nvrtc
 
@@ -62,7 +64,21 @@ def all_options(options: Sequence[str], architecture: str, line_info: bool) -> t
     target = "--gpu-architecture=" + architecture
     standard = () if any(option.lstrip("-").startswith("std=") for option in options) else (STANDARD,)
     verbose = ("--ptxas-options=-v",) if architecture.startswith("sm_") else ()
-    return (target, *standard, *verbose, *(("-lineinfo",) if line_info else ()), *base_options(), *options)
+    before, after = _include_folders(options)
+    first = f"--include-path={OVERRIDES}"
+    known = [option for option in base_options() if option != first]
+    line = ("-lineinfo",) if line_info else ()
+    return (target, *standard, *verbose, *line, first, *before, *known, *after)
+
+
+def _include_folders(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the include folders that precede CUDA's own, as in nvcc, and the other options.
+
+    The folder of a CUDA toolkit comes later, because headers of two releases do not mix.
+    """
+    folders = [option for option in options if option.startswith("--include-path=")]
+    own = [option for option in folders if not is_file(Path(option.partition("=")[2]) / TOOLKIT_HEADER)]
+    return own, [option for option in options if option not in own]
 
 
 def compile_program(

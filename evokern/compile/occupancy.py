@@ -7,9 +7,8 @@ Registers are allocated per warp in units of 256, and warps in groups of four. S
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from evokern.compile.records import EntryUse
+from evokern.compile.launch_attributes import Excess, grid_excess, launch_attributes, synchronises_grid
+from evokern.compile.records import EntryUse, Program
 from evokern.declaration.kernel import AtMost, Launch
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Resources
@@ -18,18 +17,6 @@ _WARP = 32
 _REGISTER_UNIT = 256
 _WARP_GROUP = 4
 _SHARED_UNIT = 128
-
-
-@dataclass(frozen=True)
-class Excess:
-    """A resource limit that a compiled launch exceeds."""
-
-    constraint: str
-    """Name of the limit."""
-    need: AtMost
-    """Needed and available amounts."""
-    reason: str
-    """Clause that explains why the launch cannot run."""
 
 
 def _round_up(number: int, unit: int) -> int:
@@ -62,15 +49,32 @@ def blocks_per_sm(use: EntryUse, launch: Launch, chip: Profile) -> int:
 
 def resources(use: EntryUse, launch: Launch, chip: Profile) -> Resources:
     """Return the resources of a launch and its occupancy, the ratio of resident warps to the maximum of an SM."""
-    resident = blocks_per_sm(use, launch, chip) * _warps(launch)
+    per_sm = blocks_per_sm(use, launch, chip)
     return Resources(
         registers=use.registers,
         spill_bytes=use.spill_bytes,
         stack_bytes=use.stack_bytes,
         static_shared_bytes=use.static_shared_bytes,
         dynamic_shared_bytes=launch.shared_bytes,
-        occupancy=resident * _WARP / chip.threads_per_sm,
+        occupancy=per_sm * _warps(launch) * _WARP / chip.threads_per_sm,
+        blocks=launch.blocks,
+        resident=per_sm * chip.sms,
+        sms=chip.sms,
     )
+
+
+def launch_excess(program: Program, launch: Launch, chip: Profile) -> Excess | None:
+    """Return the first limit of the kernel or the chip that a launch of a compiled program exceeds, or None."""
+    use, symbol = program.uses[launch.entry], program.lowered[launch.entry]
+    over = launch_attributes(program.ptx, symbol).violated_by(launch) or excess(use, launch, chip)
+    if over is None and synchronises_grid(program.ptx, symbol):
+        return grid_excess(launch, blocks_per_sm(use, launch, chip), chip)
+    return over
+
+
+def cooperative_entries(program: Program) -> frozenset[str]:
+    """Return the entry points that need a cooperative launch, because they synchronise their whole grid."""
+    return frozenset(name for name, symbol in program.lowered.items() if synchronises_grid(program.ptx, symbol))
 
 
 def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from evokern.compile import nvrtc
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
+from evokern.compile.messages import LAUNCHES
 from evokern.compile.records import Built
 from evokern.cuda_source.reader.reader import device_only
 from evokern.declaration.foreign import ForeignCandidate, ForeignSource
@@ -76,6 +77,8 @@ class CompileWorker:
         """Build an external source; if the compiler rejects it, try again without its host code."""
         built = build(self._kernel, config, self._problems, self._target)
         if not isinstance(built, Evaluation) or built.outcome is not Outcome.COMPILE_ERROR:
+            return built
+        if LAUNCHES in built.evidence["log"]:  # the kernel itself would be taken for host code
             return built
         try:
             text = device_only(config.source.text)

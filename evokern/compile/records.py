@@ -118,9 +118,11 @@ class Built:
     """Compile time in seconds; 0 if all programs were cached."""
     variables: tuple[tuple[ModuleVariable, ...], ...] = ()
     """Variables of each program that keep their values between calls; empty if code uses none."""
+    cooperative: frozenset[tuple[int, str]] = frozenset()
+    """(index of a program, entry point) of each kernel that needs a cooperative launch, because its blocks meet."""
 
     def without_ptx(self) -> Built:
-        """Return a copy without PTX and messages, which are two thirds of the size and are not needed to launch it."""
+        """Return a smaller copy for launches, without PTX and messages (two thirds of the size)."""
         return replace(self, programs=tuple(replace(program, ptx="", log="") for program in self.programs))
 
     def build(self, problem: Problem) -> ProblemBuild:

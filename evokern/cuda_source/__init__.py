@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evokern.cuda_source.reader.element_types import ELEMENT_TYPES
+from evokern.cuda_source.reader.element_types import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES
 from evokern.cuda_source.reader.reader import CudaSource, device_only, read
 from evokern.cuda_source.reader.records import (
     Constant,
@@ -20,6 +20,8 @@ from evokern.cuda_source.specialize.specialize import specialize
 
 __all__ = [
     "ELEMENT_TYPES",
+    "UNSUPPORTED",
+    "UNSUPPORTED_TYPES",
     "Constant",
     "CudaSource",
     "EntryPoint",

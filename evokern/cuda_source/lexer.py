@@ -14,7 +14,8 @@ from functools import cached_property
 
 _TOKEN = re.compile(
     r"""
-    (?P<directive>^(?:[^\S\n]|/\*(?:[^*\n]|\*(?!/))*\*/)*\#(?:\\\n|/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)
+    (?P<directive>^(?:[^\S\n]|\\\n|/\*(?:[^*\n]|\*(?!/))*\*/)*\#(?:\\\n|//(?:\\\n|[^\n])*|/\*[\s\S]*?\*/
+                 |"(?:\\[\s\S]|[^"\\\n])*"|[0-9](?:'[0-9A-Za-z]|[\w.])*|\w+|'(?:\\[^\n]|[^'\\\n])*'|[^\n])*)
   | (?P<space>[^\S\n]+|\n|\\\n)
   | (?P<comment>//(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z))
   | (?P<raw>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)")
@@ -26,8 +27,15 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-_DIRECTIVE_NAME = re.compile(r"(?:\s|/\*.*?\*/)*#(?:\s|/\*.*?\*/)*(\w*)")
-_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z)')
+_DIRECTIVE_NAME = re.compile(r"(?:\s|\\\n|/\*.*?\*/)*#(?:\s|\\\n|/\*.*?\*/)*(\w*)", re.DOTALL)
+_COMMENT = re.compile(
+    r"""
+    (?P<kept>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)"|"(?:\\[\s\S]|[^"\\\n])*"
+      |[0-9](?:'[0-9A-Za-z]|[\w.])*|[^\W\d]\w*|'(?:\\[^\n]|[^'\\\n])*')
+  | //(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z)
+    """,
+    re.VERBOSE,
+)
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -64,7 +72,7 @@ def directive_body(text: str) -> str:
 
 def without_comments(text: str) -> str:
     """Replace each comment by one space, as translation phase 3 of the C++ standard does."""
-    return _COMMENT.sub(lambda found: found.group() if found.group().startswith('"') else " ", text)
+    return _COMMENT.sub(lambda found: found["kept"] or " ", text)
 
 
 class TokenStream:

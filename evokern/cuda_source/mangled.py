@@ -27,7 +27,7 @@ def mangled_parts(symbol: str) -> tuple[list[str], str]:
 
 
 def is_of_template(symbol: str) -> bool:
-    """Return whether a symbol is a template instantiation or a member of one."""
+    """Return whether a symbol is a template instantiation or a member of a template instantiation."""
     _, rest, inside = _parse_symbol(symbol)
     return symbol.startswith("_Z") and (inside or rest.startswith("I"))
 

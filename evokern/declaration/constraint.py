@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from evokern.declaration.field_types import FUNCTION, TEXT, WHOLE, members, quoted, require
 from evokern.declaration.genes import Config
 from evokern.declaration.problem import Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError
@@ -17,7 +18,7 @@ LEFT_OVER = "left over"
 
 @dataclass(frozen=True)
 class AtMost:
-    """Amounts that a constraint compares: it holds if `needed` is at most `available`."""
+    """Amounts that a constraint compares: the constraint holds if `needed` is at most `available`."""
 
     needed: float
     """Amount that the candidate needs."""
@@ -52,6 +53,8 @@ class Constraint:
     gate."""
 
     def __post_init__(self) -> None:
+        require("a constraint", self, {"name": TEXT})
+        require(f"constraint {self.name}", self, {"holds": FUNCTION, "reason": TEXT})
         arity = len(inspect.signature(self.holds).parameters)
         if not 1 <= arity <= 3:
             raise KernelError(f"constraint {self.name} takes {arity} arguments; use (config[, problem[, chip]])")
@@ -63,7 +66,7 @@ class Constraint:
         return self._arity  # type: ignore[attr-defined,no-any-return]
 
     def evaluate(self, config: Config, problem: Problem, chip: object) -> AtMost:
-        """Return the needed and available amounts; a boolean becomes 0 (holds) or 1 (violated) needed, 0 available.
+        """Return the needed and available amounts; for a boolean, 0 of 0 if the constraint holds, else 1 of 0.
 
         Raises:
             KernelError: the constraint's function raised or returned None.
@@ -78,10 +81,10 @@ class Constraint:
                 f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "
                 f"for {dict(config)} at {problem}; it must return False instead of raising if a candidate cannot work"
             ) from error
-        if answer is None:
+        if answer is None or isinstance(answer, (str, Collection)):
             raise KernelError(
-                f"constraint {self.name} returned None for {dict(config)} at {problem}; it must return a bool, "
-                "AtMost(needed, available) or divides(a, b)"
+                f"constraint {self.name} returned {quoted(answer)} for {dict(config)} at {problem}; it must return "
+                "a bool, AtMost(needed, available) or divides(a, b)"
             )
         return answer if isinstance(answer, AtMost) else AtMost(0 if answer else 1, 0)
 
@@ -96,3 +99,8 @@ class VectorAccess:
     """Bytes per access of one thread: 4, 8 or 16."""
     stride_bytes: tuple[int, ...]
     """Strides between accesses in bytes (row stride, slice offset, base offset)."""
+
+    def __post_init__(self) -> None:
+        owner = "a vector access"
+        require(owner, self, {"tensor": TEXT, "width_bytes": WHOLE})
+        object.__setattr__(self, "stride_bytes", members(owner, "stride_bytes", self.stride_bytes, WHOLE))

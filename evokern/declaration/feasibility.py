@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value
-from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem
+from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem, explained
+from evokern.declaration.launch_bounds import bounds_reason, thread_bound
 from evokern.declaration.space import Space
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
 from evokern.hardware.profiles import MAX_CLUSTER_BLOCKS, MIN_CLUSTER_CAPABILITY, Profile
@@ -222,7 +223,8 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
     launches = _call_declared(kernel, "launches", kernel.launches, config, problem)
     if not launches:
         raise KernelError(
-            f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one"
+            f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one "
+            "Launch"
         )
     return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
 
@@ -244,9 +246,7 @@ def _call_declared(
     except (KernelError, SpaceError):
         raise
     except KERNEL_CODE_EXCEPTIONS as error:
-        raise KernelError(
-            f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
-        ) from error
+        raise KernelError(f"kernel {kernel.name}: {name} {explained(error)} for {dict(config)} at {problem}") from error
 
 
 def _check_compute_capability(kernel: Kernel, config: Config, chip: Profile) -> Violation | None:
@@ -265,6 +265,10 @@ def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         yield from _shared_memory(launch, chip)
         yield from _residency(launch, chip)
         yield from _attributes(launch, chip)
+        bound = thread_bound(kernel, config, problem, launch.entry)
+        if bound is not None:
+            threads = AtMost(launch.threads, bound, "threads")
+            yield "launch_bounds", threads, bounds_reason(launch.entry, threads)
     for access in _call_declared(kernel, "vector_accesses", kernel.vector_accesses, config, problem):
         for stride in access.stride_bytes:
             yield (

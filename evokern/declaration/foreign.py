@@ -31,12 +31,12 @@ class LaunchGeometry:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Values that replace the launch's own, by the name of the launch's field."""
+        """Values that replace the values of the launch, by the name of the launch's field."""
         fields = {"grid": self.grid, "block": self.block, "shared_bytes": self.shared_bytes}
         return {name: value for name, value in fields.items() if value is not None}
 
     def changed(self, by: LaunchGeometry) -> LaunchGeometry:
-        """Return this geometry with the values that `by` sets."""
+        """Return this geometry, with the values that `by` sets replaced."""
         return replace(self, **by.given)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from evokern.declaration.field_types import TEXT, Kind, is_whole, members
 from evokern.errors import EvokernError, SpaceError, suggestion
 from evokern.hardware.profiles import CHIPS
 
@@ -89,7 +91,7 @@ class Config(NamedValues):
         self._hash = hash(tuple(state.items()))
 
     def replace(self, **changes: Value) -> Config:
-        """Return a copy with some genes changed; it may not be canonical (see `Space.canonical`)."""
+        """Return a copy with some genes changed; the copy may not be canonical (see `Space.canonical`)."""
         return Config({**self._values, **changes})
 
     @property
@@ -101,6 +103,8 @@ class Config(NamedValues):
         return f"Config({', '.join(f'{name}={value}' for name, value in self._values.items())})"
 
 
+_VALUE = Kind(lambda value: isinstance(value, (int, str)), "a whole number or a name")
+
 When = Mapping[str, Sequence[Value]]
 """Condition of a gene: it is active if each named gene has one of the listed values."""
 
@@ -108,6 +112,8 @@ CAUSES = ("memory", "shared-memory", "latency", "tensor", "launch", "arithmetic"
 """Possible bottlenecks of a kernel; `profile` prints them as `memory-bound` and so on."""
 Relieves = Mapping[str, int] | Sequence[str]
 """Bottlenecks that a gene can relieve: a mapping from bottleneck to weight, or a sequence if all weights are 1."""
+MOST_VALUES = 1 << 15
+"""Maximum number of values of a gene; samplers store the index of a value in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +151,27 @@ class Gene:
             raise SpaceError(f"gene name {self.name!r} is not a C identifier; rename it, because it becomes a macro")
         if not self.values:
             raise SpaceError(f"gene {self.name} has no values; list at least one")
+        if len(self.values) > MOST_VALUES:
+            raise SpaceError(
+                f"gene {self.name} has {len(self.values):,} values; list at most {MOST_VALUES:,}, for example only "
+                "multiples of 16"
+            )
         if len(set(self.values)) != len(self.values):
-            raise SpaceError(f"gene {self.name} lists a value twice: {self.values}")
+            twice = next(value for value, count in Counter(self.values).items() if count > 1)
+            raise SpaceError(f"gene {self.name} lists a value twice: {twice!r}")
         if self.default not in self.values:
-            raise SpaceError(f"gene {self.name}: default {self.default!r} is not among its values {self.values}")
-        for value in self.min_compute_capability:
+            raise SpaceError(
+                f"gene {self.name}: default {self.default!r} is not among its values: "
+                f"{suggestion(str(self.default), map(str, self.values))}"
+            )
+        for value, capability in self.min_compute_capability.items():
             if value not in self.values:
                 raise SpaceError(f"gene {self.name}: min_compute_capability names the unknown value {value!r}")
+            if not (isinstance(capability, tuple) and len(capability) == 2 and all(map(is_whole, capability))):
+                raise SpaceError(
+                    f"gene {self.name}: min_compute_capability of {value!r} is {capability!r}; "
+                    "use a pair such as (9, 0)"
+                )
         for value in (*self.for_study, *self.for_chips, *self.less_precise):
             if value not in self.values:
                 raise SpaceError(
@@ -234,7 +254,7 @@ def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)
     for_chips: Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[int] = (),
 ) -> Gene:
-    """Declare a gene of the inner layer, with numbers; the default is the first value unless `default` is set."""
+    """Declare a gene with numeric values (inner layer); the default is the first value unless `default` is set."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
     return _marked(made, for_study, for_chips or {}, less_precise)
 
@@ -252,7 +272,7 @@ def Mutation(  # noqa: N802
     for_chips: Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[str | int] = (),
 ) -> Gene:
-    """Declare a gene of the outer layer, with code choices; the default is the first value unless `default` is set."""
+    """Declare a gene with code choices (outer layer); the default is the first value unless `default` is set."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
     return _marked(made, for_study, for_chips or {}, less_precise)
 
@@ -267,10 +287,19 @@ def _gene(
     layer: Literal["parameter", "mutation"],
     relieves: Relieves,
 ) -> Gene:
+    owner = f"gene {name}"
+    values = members(owner, "values", values, _VALUE, SpaceError)
     if not values:
         raise SpaceError(f"gene {name} has no values; list at least one")
+    for what, given in (("when", when), ("min_compute_capability", min_compute_capability)):
+        if given is not None and not isinstance(given, Mapping):
+            raise SpaceError(f"{owner}: {what} is {given!r}; use a mapping")
+    for other, wanted in (when or {}).items():
+        members(owner, f"when[{other!r}]", wanted, _VALUE, SpaceError)
     if isinstance(relieves, str):
         raise SpaceError(f'gene {name}: relieves={relieves!r} is a string; write relieves=("{relieves}",)')
+    if not isinstance(relieves, (Mapping, Sequence)):
+        raise SpaceError(f"{owner}: relieves is {relieves!r}; use a tuple of {', '.join(CAUSES)}")
     chosen = values[0] if default is None else default
     least = dict(min_compute_capability or {})
     weights = dict(relieves) if isinstance(relieves, Mapping) else dict.fromkeys(relieves, 1)
@@ -284,10 +313,16 @@ def _marked(
     for mark, values in (("for_study", for_study), ("less_precise", less_precise)):
         if isinstance(values, str):
             raise SpaceError(f'gene {gene.name}: {mark}={values!r} is a string; write {mark}=("{values}",)')
+        members(f"gene {gene.name}", mark, values, _VALUE, SpaceError)
         if gene.default in values:
             raise SpaceError(f"gene {gene.name}: {mark} marks its default {gene.default!r}; choose another default")
+    if not isinstance(for_chips, Mapping):
+        raise SpaceError(f"gene {gene.name}: for_chips is {for_chips!r}; use a mapping from values to chips")
     for value, names in for_chips.items():
         if isinstance(names, str):
             raise SpaceError(f'gene {gene.name}: for_chips[{value!r}] is a string; write ("{names}",)')
-    chips = {value: tuple(names) for value, names in for_chips.items()}
+    chips = {
+        value: members(f"gene {gene.name}", f"for_chips[{value!r}]", names, TEXT, SpaceError)
+        for value, names in for_chips.items()
+    }
     return replace(gene, for_study=tuple(for_study), for_chips=chips, less_precise=tuple(less_precise))

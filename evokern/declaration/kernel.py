@@ -12,7 +12,8 @@ configuration.
 
 from __future__ import annotations
 
-import math
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +25,24 @@ from evokern.declaration.constraint import AtMost as AtMost
 from evokern.declaration.constraint import Constraint as Constraint
 from evokern.declaration.constraint import VectorAccess as VectorAccess
 from evokern.declaration.constraint import divides as divides
+from evokern.declaration.field_types import (
+    FLAG,
+    FUNCTION,
+    NUMBER,
+    TEXT,
+    Kind,
+    entries,
+    members,
+    one_of,
+    optional,
+    quoted,
+    require,
+    returning,
+)
 from evokern.declaration.genes import Config, Gene, Value
-from evokern.declaration.kernel_files import KernelFile, files_digest, kernel_files
+from evokern.declaration.genes import Mutation as Mutation
+from evokern.declaration.genes import Parameter as Parameter
+from evokern.declaration.kernel_files import KernelContent, KernelFile, kernel_files, outside_name
 from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
 from evokern.declaration.launch import Launch as Launch
@@ -35,192 +52,42 @@ from evokern.declaration.launch import f32 as f32
 from evokern.declaration.launch import i32 as i32
 from evokern.declaration.launch import i64 as i64
 from evokern.declaration.launch import whole as whole
+from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.problem import Problem as Problem
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
 from evokern.declaration.slices import Slice as Slice
 from evokern.declaration.space import Space
 from evokern.declaration.state import State, checked_state
+from evokern.declaration.tensor import DTYPE_BYTES as DTYPE_BYTES
+from evokern.declaration.tensor import FLUSHED, SMALLEST
+from evokern.declaration.tensor import SIGNIFICAND_BITS as SIGNIFICAND_BITS
+from evokern.declaration.tensor import Role as Role
+from evokern.declaration.tensor import Tensor as Tensor
+from evokern.declaration.tensor import Tolerance as Tolerance
+from evokern.declaration.tensor import unit_roundoff as unit_roundoff
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
 
 if TYPE_CHECKING:
     import torch
 
-DTYPE_BYTES: Mapping[str, int] = {
-    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1,
-    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "u32": 4, "u64": 8,
-}  # fmt: skip
-"""Bytes per element, by dtype name."""
-
-SIGNIFICAND_BITS: Mapping[str, int] = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "e4m3": 4, "e5m2": 3}
-"""Bits of a floating-point type's significand, including the implicit bit."""
-
-
-def unit_roundoff(dtype: str) -> float:
-    """Return the unit roundoff of a floating-point type: the largest relative error of rounding to nearest.
-
-    |round(y) - y| <= u |y| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2).
-    """
-    return float(2.0 ** -SIGNIFICAND_BITS[dtype])
-
-
-_SMALLEST: Mapping[str, float] = {"f64": 2.0**-1074, "f16": 2.0**-24, "e4m3": 2.0**-9, "e5m2": 2.0**-16}
-"""Smallest positive number of the types with subnormal numbers that float32 arithmetic does not flush."""
-_FLUSHED: Mapping[str, float] = {"f32": 2.0**-126, "bf16": 2.0**-126}
-"""Smallest normal number of the types whose smaller results may be flushed to 0 (PTX ISA, ".ftz")."""
-
-
-Role = Literal["input", "output", "inout", "workspace", "constant"]
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One buffer of the workload, contiguous in row-major order."""
-
-    dtype: str
-    """Element type: a key of `DTYPE_BYTES`."""
-    shape: tuple[int, ...]
-    """Extent of each axis, in elements."""
-    role: Role = "input"
-    """Use of the buffer.
-
-    An `input` must not change. `output` and `workspace` are poisoned with NaN before each checked run. A `constant` is
-    an input that is not passed to launches: before each launch it is copied into the `__constant__` array of the same
-    name, and the rest of the array is poisoned. The copy is timed with the kernel."""
-    initial: Literal["poison", "zero"] = "poison"
-    """State of a workspace before *every* launch sequence; `zero` adds a memset that is timed with the kernel."""
-    scale: float = 1.0
-    """Standard deviation of `normal` inputs."""
-    large: float = 64.0
-    """Standard deviation of `large` inputs; reduce it if the kernel need not support values this large."""
-    low: int = 0
-    """Smallest generated value of an integer type."""
-    high: int = 127
-    """Largest generated value of an integer type."""
-    draw: Callable[[torch.Generator], torch.Tensor] | None = field(default=None, compare=False)
-    """Generator of values that depend on each other, for example a permutation or lengths with a fixed sum.
-
-    The function gets a `torch.Generator` and returns whole numbers of this shape on its device. It may depend only on
-    the problem, and it is used for every input set. An exported program draws uniformly from `low` to `high`."""
-    change: Literal["elements", "nothing"] | Callable[[torch.Tensor, torch.Generator], torch.Tensor] = field(
-        default="elements", compare=False
-    )
-    """Permitted change if a call is repeated on nearly the same inputs.
-
-    `elements` replaces some elements independently, and `nothing` keeps values that depend on each other. A function
-    gets the values and a `torch.Generator`, and returns the changed values."""
-
-    exact_share: float | None = field(default=None, compare=False, repr=False)
-    """Share of nonzero elements in `exact` inputs; None if no inputs make the arithmetic exact. `Workload.buffers` sets
-    it from the bounds."""
-    factors: tuple[float, ...] = field(default=(), compare=False, repr=False)
-    """Factors of the bound of an output for one candidate, set by `Workload.buffers`."""
-    flushed: float = field(default=0.0, compare=False, repr=False)
-    """Absolute error that the bound of an output allows for subnormal numbers, set by `Workload.buffers`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(whole(extent) for extent in self.shape))
-        if self.dtype not in DTYPE_BYTES:
-            raise KernelError(f"unknown tensor dtype {self.dtype!r}: {suggestion(self.dtype, DTYPE_BYTES)}")
-        if any(extent < 1 for extent in self.shape):
-            raise KernelError(f"tensor shape {self.shape} has an extent below 1")
-        if not (callable(self.change) or self.change in ("elements", "nothing")):
-            raise KernelError(f"unknown tensor change {self.change!r}: use 'elements', 'nothing', or a function")
-
-    @property
-    def given(self) -> bool:
-        """Whether the buffer is an input: filled with generated values before a call, and passed to the reference."""
-        return self.role in ("input", "inout", "constant")
-
-    @property
-    def kept(self) -> bool:
-        """Whether a call must not change the buffer."""
-        return self.role in ("input", "constant")
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        total = 1
-        for extent in self.shape:
-            total *= extent
-        return total
-
-    @property
-    def bytes(self) -> int:
-        """Size in bytes."""
-        return self.elements * DTYPE_BYTES[self.dtype]
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Largest allowed error of an output element: `|error| <= atol + rtol * |reference|`, with a float64 reference."""
-
-    atol: float
-    """Absolute tolerance."""
-    rtol: float
-    """Relative tolerance."""
-    by_dtype: Mapping[str, Tolerance] = field(default_factory=dict, hash=False)
-    """Dtype name → tolerance used instead if the output has this dtype: `{"bf16": Tolerance(…)}`."""
-    elements: int | None = None
-    """Number of output elements up to which the tolerance applies unchanged; None for any number.
-
-    For a larger number n, it grows by sqrt(ln n / ln elements). This suits rounding errors multiplied by normal values,
-    as in a weighted sum of normal inputs: the worst error grows like the largest of n normal values. That value is
-    about sqrt(2 ln n) deviations (Cramér, Mathematical Methods of Statistics, 1946, 28.6).
-    """
-    bound: ErrorBound | None = None
-    """Bound on the error before the output is rounded (`Workload.error`); None for a plain tolerance."""
-    factors: tuple[float, ...] = ()
-    """Factors of the bound's magnitudes for one problem and candidate; set by `for_tensor`."""
-
-    def __post_init__(self) -> None:
-        for dtype in self.by_dtype:
-            if dtype not in DTYPE_BYTES:
-                raise KernelError(f"tolerance for unknown dtype {dtype!r}: {suggestion(dtype, DTYPE_BYTES)}")
-        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not (number and math.isfinite(value) and value >= 0):
-                raise KernelError(f"{name} = {value!r} is not a tolerance; use a finite number of at least 0")
-
-        count = self.elements
-        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 2):
-            raise KernelError(f"a tolerance cannot apply to {count!r} elements; use a whole number of at least 2")
-
-    def of(self, dtype: str) -> Tolerance:
-        """Return the tolerance for an output with this dtype and at most `elements` elements."""
-        found = self.by_dtype.get(dtype, self)
-        return found if found.elements else replace(found, elements=self.elements)
-
-    def for_tensor(self, tensor: Tensor) -> Tolerance:
-        """Return the tolerance for an output with its dtype and number of elements.
-
-        With a bound, it is the part that rounds the output, and `factors` give the part of the arithmetic.
-        """
-        if self.bound is not None:
-            roundoff = unit_roundoff(tensor.dtype)
-            factors = tuple(factor * (1 + roundoff) for factor in tensor.factors)
-            return Tolerance(tensor.flushed, roundoff, bound=self.bound, factors=factors)
-        found = self.of(tensor.dtype)
-        if found.elements is None or tensor.elements <= found.elements:
-            return Tolerance(found.atol, found.rtol)
-        growth = math.sqrt(math.log(tensor.elements) / math.log(found.elements))
-        return Tolerance(found.atol * growth, found.rtol * growth)
-
-    def overridden(self, atol: float | None, rtol: float | None) -> Tolerance:
-        """Return this tolerance with `atol` and `rtol` replaced for every dtype; None keeps the current value.
-
-        The replaced values apply to any number of elements.
-        """
-        if atol is None and rtol is None:
-            return self
-        return Tolerance(
-            self.atol if atol is None else atol,
-            self.rtol if rtol is None else rtol,
-            {dtype: one.overridden(atol, rtol) for dtype, one in self.by_dtype.items()},
-        )
-
+_TENSOR = one_of(Tensor, 'a Tensor("f32", (p.N,))')
+_TOLERANCE = one_of(Tolerance, "a Tolerance(atol, rtol)")
 
 Inputs = Mapping[str, "torch.Tensor"]
+
+_SMALL_PROBLEM = Kind(TEXT.accepts, 'a problem as text, for example "1024" or "N=1024"')
+
+
+def _slices(given: object) -> tuple[Slice, ...]:
+    return members("the workload", "slices", given, one_of(Slice, "a Slice"))
+
+
+def _number(owner: str, name: str, made: Any) -> float:
+    if not NUMBER.accepts(made):
+        raise KernelError(f"{owner}: {name} returned {quoted(made)}; return a number")
+    return float(made)
+
 
 Arithmetic = Literal["f8", "f16", "tf32", "f32", "f64"]
 """Number format of the arithmetic of a workload."""
@@ -237,6 +104,9 @@ class Baseline:
     name. It is captured in a CUDA graph."""
     prepare: Callable[[Problem, Inputs], Inputs] | None = None
     """Function that converts the inputs, for example to another dtype; runs once per input set and is not timed."""
+
+    def __post_init__(self) -> None:
+        require("a baseline", self, {"name": TEXT, "run": FUNCTION, "prepare": optional(FUNCTION)})
 
     def given(self, problem: Problem, inputs: Inputs) -> Inputs:
         """Return the inputs of `run`, processed by `prepare` if it is set."""
@@ -299,8 +169,6 @@ class Workload:
             raise KernelError(
                 f"unknown arithmetic {self.arithmetic!r}: {suggestion(self.arithmetic, get_args(Arithmetic))}"
             )
-        if not callable(self.slices):
-            object.__setattr__(self, "slices", tuple(self.slices))
         for required in ("flops", "bytes"):
             if getattr(self, required) is _undeclared:
                 raise KernelError(f"the workload declares no `{required}`; add a function of the problem")
@@ -315,8 +183,24 @@ class Workload:
             own = bound if isinstance(bound, ErrorBound) else CustomBound(bound)
             limits[name] = Tolerance(0.0, 0.0, bound=own)
         object.__setattr__(self, "tolerance", limits)
-        given = (self.nonfinite,) if isinstance(self.nonfinite, str) else tuple(self.nonfinite)
-        object.__setattr__(self, "nonfinite", given)
+        owner = "the workload"
+        require(owner, self, dict.fromkeys(("tensors", "reference", "flops", "bytes"), FUNCTION))
+        require(owner, self, {"cpp_reference": FLAG})
+        entries(owner, "tolerance", self.tolerance, _TOLERANCE)
+        given = (self.nonfinite,) if isinstance(self.nonfinite, str) else self.nonfinite
+        checked: dict[str, object] = {
+            "nonfinite": members(owner, "nonfinite", given, TEXT),
+            "baselines": members(owner, "baselines", self.baselines, one_of(Baseline, "a Baseline")),
+            "small_problems": members(owner, "small_problems", self.small_problems, _SMALL_PROBLEM),
+            "tensors": returning(
+                self.tensors, lambda made: entries(owner, "tensors", made, one_of(Tensor, "a Tensor"))
+            ),
+            "flops": returning(self.flops, lambda made: _number(owner, "flops", made)),
+            "bytes": returning(self.bytes, lambda made: _number(owner, "bytes", made)),
+            "slices": returning(self.slices, _slices) if callable(self.slices) else _slices(self.slices),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def buffers(self, problem: Problem, config: Config) -> dict[str, Tensor]:
         """Return the buffers of a candidate, with the factors of its bounds and the share of `exact` inputs.
@@ -335,7 +219,7 @@ class Workload:
             if dtype not in SIGNIFICAND_BITS:
                 raise KernelError(f"output {name!r} has type {dtype}, which does not round; give it a tolerance")
             every, narrow = bound.intermediates(problem, config)
-            flushed = every * _FLUSHED[dtype] if dtype in _FLUSHED else narrow * _SMALLEST[dtype] / 2
+            flushed = every * FLUSHED[dtype] if dtype in FLUSHED else narrow * SMALLEST[dtype] / 2
             tensors[name] = replace(tensors[name], factors=bound.factors(problem, config, bits), flushed=flushed)
         shares = [bound.density(problem) for bound in bounds.values()]
         drawn = all(t.draw is None and (t.dtype in SIGNIFICAND_BITS or t.low <= 0 < t.high) for t in given.values())
@@ -357,6 +241,28 @@ class Workload:
             return tuple(self.slices(problem))
         except KERNEL_CODE_EXCEPTIONS as error:
             raise KernelError(f"slices raised {type(error).__name__}: {error} ({problem})") from error
+
+
+_SUFFIXES = ("", "a", "f")
+
+
+def _suffix(owner: str, made: object) -> str:
+    if made not in _SUFFIXES:
+        raise KernelError(f"{owner}: architecture_suffix returned {quoted(made)}; return 'a', 'f' or ''")
+    return str(made)
+
+
+def explained(error: BaseException) -> str:
+    """Return a clause about an exception of the kernel's code, with the nearest name for an unknown argument."""
+    unknown = re.match(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    owner = globals().get(unknown[1]) if unknown else None
+    if unknown is None or owner is None:
+        return f"raised {type(error).__name__}: {error}"
+    known = suggestion(unknown[2], inspect.signature(owner).parameters)
+    return f"passes {unknown[1]} the unknown argument {unknown[2]!r}: {known}"
+
+
+_MACRO = Kind(lambda value: isinstance(value, (int, str)), "a whole number or a string")
 
 
 @dataclass(frozen=True)
@@ -401,11 +307,11 @@ class Kernel:
     """File with the device code, relative to the folder."""
     folder: Path = Path()
     """Path of the folder, set when it is loaded."""
+    content: KernelContent | None = field(default=None, repr=False, compare=False)
+    """Content of the folder that a search uses to its end; None for the current content of the files."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "genes", tuple(self.genes))
-        object.__setattr__(self, "fields", tuple(self.fields))
-        object.__setattr__(self, "constraints", tuple(self.constraints))
+        self._check_types()
         object.__setattr__(self, "state", checked_state(self.name, self.state))
         object.__setattr__(self, "starting_points", self._points())
         object.__setattr__(self, "_space", self._unbound())
@@ -413,6 +319,28 @@ class Kernel:
         for name in names:
             if names.count(name) > 1:
                 raise KernelError(f"kernel {self.name}: constraint {name} is declared twice")
+
+    def _check_types(self) -> None:
+        """Check the type of each field, and make the functions check their results."""
+        owner = f"kernel {self.name}"
+        require("kernel", self, {"name": TEXT})
+        require(owner, self, dict.fromkeys(("launches", "macros", "vector_accesses", "architecture_suffix"), FUNCTION))
+        require(owner, self, {"source": TEXT, "deterministic": FLAG, "workload": one_of(Workload, "a Workload(…)")})
+        launch, access = one_of(Launch, "a Launch"), one_of(VectorAccess, "a VectorAccess")
+        checked: dict[str, object] = {
+            "genes": members(owner, "genes", self.genes, one_of(Gene, "a Parameter or a Mutation")),
+            "fields": members(owner, "fields", self.fields, one_of(ProblemField, "a ProblemField")),
+            "constraints": members(owner, "constraints", self.constraints, one_of(Constraint, "a Constraint")),
+            "options": members(owner, "options", self.options, TEXT),
+            "launches": returning(self.launches, lambda made: members(owner, "launches", made, launch)),
+            "macros": returning(self.macros, lambda made: entries(owner, "macros", made, _MACRO)),
+            "architecture_suffix": returning(self.architecture_suffix, lambda made: _suffix(owner, made)),
+            "vector_accesses": returning(
+                self.vector_accesses, lambda made: members(owner, "vector_accesses", made, access)
+            ),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def _points(self) -> tuple[Mapping[str, Value], ...]:
         """Return the starting points as a tuple; a declaration may use any iterable."""
@@ -474,11 +402,31 @@ class Kernel:
 
     def files(self) -> tuple[KernelFile, ...]:
         """Return all files of the kernel: sources, headers, declaration."""
-        return kernel_files(self.folder, self.source)
+        return self.content.files if self.content else kernel_files(self.folder, self.source)
+
+    def file_text(self, name: str) -> str | None:
+        """Return the text of one file of the kernel, or None if it is missing.
+
+        Raises:
+            KernelError: the file is not UTF-8.
+        """
+        return next((file.text for file in self.files() if file.name == name), None)
+
+    def read_content(self) -> KernelContent:
+        """Return the content of the files now, which may have changed since the kernel was loaded."""
+        files = kernel_files(self.folder, self.source)
+        return KernelContent(files, self.outside_headers(files))
+
+    def outside_headers(self, files: Sequence[KernelFile]) -> dict[str, str]:
+        """Return the current digests of the headers outside the kernel that some files of it may include."""
+        device = [file for file in files if file.includes or file.path == self.source_path]
+        known = {name for file in files for name in file.includes}
+        found = outside_headers((file.kept_text for file in device), self.options, known)
+        return {outside_name(path, self.folder): digest for path, digest in found.items()}
 
     def digest(self) -> str:
-        """Return the SHA-256 digest of the kernel's files, as stored in studies."""
-        return files_digest(self.files())
+        """Return the SHA-256 digest of the kernel's content, as stored in studies."""
+        return (self.content or self.read_content()).digest()
 
 
 def _own(gene: Gene, value: object) -> Value:

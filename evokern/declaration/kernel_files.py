@@ -1,4 +1,4 @@
-"""Files of a kernel: those of its folder, and the headers that they include from neighbouring folders.
+"""Files of a kernel: the files of its folder, and the headers that these include from neighbouring folders.
 
     kernels/
         common/mma.cuh      headers that several kernels include; not a kernel folder, because it has no kernel.py
@@ -6,7 +6,8 @@
 
 A quoted include is resolved as a compiler does, from the folder of the including file. A header found below the parent
 of the kernel folder belongs to the kernel. The digest, the compiler, the copy in a database and an exported program all
-use the same text. The compiler resolves all other includes; evokern neither reads nor stores those files.
+use the same text. The compiler resolves all other includes; evokern records only the digests of those files
+(`evokern.declaration.outside_headers`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from evokern.errors import KernelError
-from evokern.files import is_file, read_bytes
+from evokern.files import Stamp, is_file, read_bytes, stamp_of
 
 REFERENCE = "reference.h"
 """File with the C++ reference for the host compiler; device code does not include it."""
@@ -53,7 +54,7 @@ class KernelFile:
         try:
             return _with_plain_ends(self.content.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            raise KernelError(f"cannot read {self.path}: {error}; save it as UTF-8") from error
+            raise KernelError(f"cannot read {self.path}: {error}; save the file as UTF-8") from error
 
     @property
     def kept_text(self) -> str:
@@ -99,37 +100,69 @@ def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
         KernelError: a file cannot be read, or one name in `#include` refers to two files.
     """
     kept = _READ.get((folder, source))
-    if kept and all(_stamp(path) == stamp for path, stamp in kept[0].items()):
+    if kept and all(stamp_of(path) == stamp for path, stamp in kept[0].items()):
         return kept[1]
-    stamps = {folder: _stamp(folder)}
+    stamps = {folder: stamp_of(folder)}
     files = _read_files(folder, source, stamps)
     _READ[folder, source] = (stamps, files)
     return files
 
 
-def files_digest(files: Iterable[KernelFile]) -> str:
-    """Return the SHA-256 digest of a kernel's files, as stored in studies."""
-    state = hashlib.sha256()
-    for file in files:
-        state.update(file.name.encode("utf-8", "surrogateescape") + b"\0" + file.content + b"\0")
-    return state.hexdigest()
+OUTSIDE = "outside: "
+"""Start of the name under which a database stores a header outside the kernel: digest and path, instead of its text."""
 
 
-_Stamp = tuple[int, int, int, int] | None
-_READ: dict[tuple[Path, str], tuple[dict[Path, _Stamp], tuple[KernelFile, ...]]] = {}
+@dataclass(frozen=True)
+class KernelContent:
+    """Content of a kernel when it was loaded. A search uses it to its end, even if the files change."""
+
+    files: tuple[KernelFile, ...]
+    """Files of the kernel."""
+    outside: Mapping[str, str] = field(default_factory=dict)
+    """Headers outside the kernel: path, relative to the kernel's folder where possible → SHA-256 digest."""
+
+    def digest(self) -> str:
+        """Return the SHA-256 digest of all content, as stored in studies."""
+        state = hashlib.sha256()
+        for file in self.files:
+            state.update(file.name.encode("utf-8", "surrogateescape") + b"\0" + file.content + b"\0")
+        for name, digest in sorted(self.outside.items()):
+            state.update(f"{OUTSIDE}{name}\0{digest}\0".encode("utf-8", "surrogateescape"))
+        return state.hexdigest()
+
+    def stored(self, folder: Path) -> dict[str, str]:
+        """Return the texts to store in a database by name; of headers outside the kernel, digests and paths."""
+        texts = {file.name: file.kept_text for file in self.files}
+        paths = {name: os.path.normpath(folder / name) for name in self.outside}
+        return texts | {OUTSIDE + name: f"{digest} {paths[name]}" for name, digest in self.outside.items()}
+
+
+def stored_outside(stored: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the headers outside a kernel that a database stores: name → digest and path."""
+    found = {
+        name.removeprefix(OUTSIDE): text.partition(" ") for name, text in stored.items() if name.startswith(OUTSIDE)
+    }
+    return {name: (digest, path) for name, (digest, _, path) in found.items()}
+
+
+def changed_since(digest: str, path: Path) -> bool:
+    """Return whether a file has another SHA-256 digest now, or is missing."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest() != digest
+    except OSError:
+        return True
+
+
+def outside_name(path: Path, folder: Path) -> str:
+    """Return the name of a header outside the kernel: relative to the kernel's folder unless only `/` is common."""
+    return str(path) if os.path.commonpath((path, folder)) == "/" else Path(os.path.relpath(path, folder)).as_posix()
+
+
+_READ: dict[tuple[Path, str], tuple[dict[Path, Stamp], tuple[KernelFile, ...]]] = {}
 """Files last read from each folder, with the stamps of all paths that were checked."""
 
 
-def _stamp(path: Path) -> _Stamp:
-    """Return a file's change times, size and inode, which differ after an edit; None if the file is missing."""
-    try:
-        state = path.stat()
-    except OSError:
-        return None
-    return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
-
-
-def _read_files(folder: Path, source: str, stamps: dict[Path, _Stamp]) -> tuple[KernelFile, ...]:
+def _read_files(folder: Path, source: str, stamps: dict[Path, Stamp]) -> tuple[KernelFile, ...]:
     """Read the files, and record the stamp of each path before reading it."""
     own = sorted(path for path in folder.iterdir() if path.suffix in CODE and is_file(path))
     first = own if folder / source in own else [*own, folder / source]
@@ -164,11 +197,11 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder.resolve())).as_posix()
 
 
-def _included(including: Path, content: bytes, root: Path, stamps: dict[Path, _Stamp]) -> Iterator[tuple[str, Path]]:
+def _included(including: Path, content: bytes, root: Path, stamps: dict[Path, Stamp]) -> Iterator[tuple[str, Path]]:
     """Yield name and path of the headers below `root` that a file includes."""
     for include in _INCLUDE.findall(content.decode("utf-8", errors="replace")):
         found = including.parent / include
-        stamps.setdefault(found, _stamp(found))
+        stamps.setdefault(found, stamp_of(found))
         if found.suffix in _SOURCES and is_file(found) and (path := found.resolve()).is_relative_to(root):
             yield include, path
 
@@ -177,8 +210,8 @@ def _with_plain_ends(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _read(path: Path, stamps: dict[Path, _Stamp]) -> bytes:
-    stamps.setdefault(path, _stamp(path))
+def _read(path: Path, stamps: dict[Path, Stamp]) -> bytes:
+    stamps.setdefault(path, stamp_of(path))
     try:
         return read_bytes(path)
     except OSError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from evokern.declaration.field_types import COUNT, TEXT, one_of, optional, require
 from evokern.errors import KernelError, suggestion
 
 SCALAR_BYTES: Mapping[str, int] = {
@@ -112,6 +113,12 @@ class Launch:
     """Tensor that should persist in L2."""
 
     def __post_init__(self) -> None:
+        require("a launch", self, {"entry": TEXT})
+        owner = f"the launch of {self.entry}"
+        require(owner, self, dict.fromkeys(("shared_bytes", "static_shared_bytes", "min_blocks"), COUNT))
+        require(owner, self, {"l2_window": optional(one_of(L2Window, 'an L2Window("TENSOR")'))})
+        if isinstance(self.args, str):
+            raise KernelError(f"{owner}: args is the string {self.args!r}; use a tuple, one entry per parameter")
         object.__setattr__(self, "grid", _triple(self.grid))
         object.__setattr__(self, "block", _triple(self.block))
         if self.cluster is not None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evokern.declaration.field_types import TEXT, WHOLE, Kind, members, optional, require
 from evokern.declaration.genes import NamedValues, Value
 from evokern.errors import KernelError, suggestion
 
@@ -74,6 +75,9 @@ class Problem(NamedValues):
         return f"Problem({', '.join(f'{name}={value}' for name, value in self._values.items())})"
 
 
+_CHOICE = Kind(lambda value: isinstance(value, (int, str)), "a whole number or a name")
+
+
 @dataclass(frozen=True)
 class ProblemField:
     """One field of a kernel's problems: a dimension or an option."""
@@ -97,6 +101,11 @@ class ProblemField:
     """Meaning of the field."""
 
     def __post_init__(self) -> None:
+        require("a problem field", self, {"name": TEXT})
+        owner = f"problem field {self.name}"
+        choices = members(owner, "choices", self.choices, _CHOICE)
+        object.__setattr__(self, "choices", choices)
+        require(owner, self, {"default": optional(_CHOICE), "least": WHOLE, "most": WHOLE, "multiple_of": WHOLE})
         if self.later and self.default is None:
             raise KernelError(
                 f"problem field {self.name} is marked `later`, so it needs a default: the value used before the field "

@@ -7,8 +7,9 @@ lines of `kernel.cu`. A named choice becomes a number, the position of the value
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evokern.declaration.feasibility import launches_of
@@ -16,7 +17,10 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.state import State
-from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
+
+MOST_MACRO = 1 << 16
+"""Maximum length of a macro's value in characters."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,27 @@ class Rendered:
     @property
     def macros(self) -> dict[str, str]:
         """Map from name to value of the macros in the `-D` options."""
-        pairs = (option[2:].split("=", 1) for option in self.options if option.startswith("-D"))
-        return {pair[0]: pair[1] if len(pair) > 1 else "1" for pair in pairs}
+        pairs = (_MACRO.match(option) for option in _joined(self.options))
+        return {pair["name"]: "1" if pair["value"] is None else pair["value"] for pair in pairs if pair}
+
+
+_MACRO = re.compile(r"(?:-D\s*|--define-macro[=\s]\s*)(?P<name>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
+
+
+def without_macros(options: Iterable[str]) -> list[str]:
+    """Return compiler options without those that define a macro."""
+    return [option for option in _joined(options) if not _MACRO.match(option)]
+
+
+def _joined(options: Iterable[str]) -> list[str]:
+    """Return compiler options with `-D` and the next word as one option."""
+    joined: list[str] = []
+    for option in options:
+        if joined and joined[-1] in ("-D", "--define-macro"):
+            joined[-1] += f" {option}"
+        else:
+            joined.append(option)
+    return joined
 
 
 def choice_macro(gene: Gene, value: Value) -> str:
@@ -64,6 +87,8 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         result[gene.name] = choice_macro(gene, config[gene.name]) if named else str(config[gene.name])
     try:
         extra = dict(kernel.macros(config, problem))
+    except KernelError:
+        raise
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: macros raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
@@ -72,6 +97,11 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         if name in result:
             raise KernelError(f"kernel {kernel.name}: macro {name} is already a gene; rename the macro")
         result[name] = str(value)
+        if len(result[name]) > MOST_MACRO:
+            raise KernelError(
+                f"kernel {kernel.name}: the value of macro {name} has {len(result[name]):,} characters; use at most "
+                f"{MOST_MACRO:,}"
+            )
     return result
 
 
@@ -99,12 +129,33 @@ def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]
     return kernel.source, text, headers
 
 
+def check_outside_headers(kernel: Kernel) -> None:
+    """Reject a kernel if a header outside its folder changed since the kernel was loaded.
+
+    Raises:
+        CodeChangedError: a header was changed, added or removed.
+    """
+    if kernel.content is None:
+        return
+    before, now = kernel.content.outside, kernel.outside_headers(kernel.files())
+    changed = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    if changed:
+        place = os.path.normpath(kernel.folder / changed[0])
+        raise CodeChangedError(
+            f"{place}, a header of kernel {kernel.name}, changed after the kernel was loaded; results of two versions "
+            "would mix. Restore the header and run the same command again, or start over"
+        )
+
+
 def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
     """Return the source and options of a candidate for a problem.
 
     Raises:
         KernelError: the source is missing, or a function in `kernel.py` raised.
+        CodeChangedError: a header outside the kernel changed.
     """
+    if not isinstance(config, ForeignCandidate):
+        check_outside_headers(kernel)
     name, source, headers = source_of(kernel, config)
     defines = tuple(f"-D{name}={value}" for name, value in macros(kernel, config, problem).items())
     return Rendered(

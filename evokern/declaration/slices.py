@@ -1,4 +1,4 @@
-"""Slices: parts of the inputs and the outputs that depend on them; the gate can renew the inputs of one slice alone."""
+"""Slices: each is a part of the inputs and the outputs that depend on this part; the gate can renew it separately."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evokern.declaration.field_types import Kind, entries, is_whole
 from evokern.declaration.problem import Problem
 from evokern.errors import KernelError
 
@@ -13,9 +14,13 @@ if TYPE_CHECKING:
     import torch
 
 
+_AXIS = Kind(lambda axes: is_whole(axes) or (isinstance(axes, tuple) and all(map(is_whole, axes))),
+             "the number of an axis, or a tuple of them")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Slice:
-    """Matching parts of inputs and outputs: new inputs in a slice change only the outputs in the same slice.
+    """Corresponding parts of inputs and outputs: new inputs in a slice change only outputs in the same slice.
 
     Example for a matrix product: with `Slice({"a": 0, "c": 0})`, new rows of `a` change only the same rows of `c`. With
     `Slice({"b": 1, "c": 1})`, new columns of `b` change only the same columns of `c`. All inputs named by a slice are
@@ -36,8 +41,9 @@ class Slice:
     axis."""
 
     def __post_init__(self) -> None:
+        entries("a Slice", "axes", self.axes, _AXIS)
         if not self.axes:
-            raise KernelError('a Slice names no tensor; name at least one, for example Slice({"a": 0, "c": 0})')
+            raise KernelError('a Slice names no tensor; name at least one tensor, for example Slice({"a": 0, "c": 0})')
         cuts = {name: self.cut(name) for name in self.axes}
         counts = {len(axes) for axes in cuts.values()}
         if len(counts) > 1 or counts == {0}:

@@ -1,4 +1,4 @@
-"""Small problems on which a simulated device runs the gate, chosen among those that a candidate can run."""
+"""Small problems for the gate of a simulated device, chosen from the problems that a candidate can run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
 
 
 def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:
-    """Return the problems on which the gate checks a candidate: small ones, or the study's own if they are small.
+    """Return the problems on which the gate checks a candidate: small problems, or the study's if these are small.
 
     The result is empty if there is no such problem; the candidate can then not be checked.
 
@@ -71,7 +71,7 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
 
 
 def whole_tile_problem(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:
-    """Return a small problem of whole tiles for a candidate whose tiles exceed every declared one, or None.
+    """Return a small problem of whole tiles if the candidate's tiles exceed all declared small problems, else None.
 
     First all numeric fields get the same extent, the smallest feasible one. Possible extents are the candidate's values
     and products of two of them. Then each field is reduced to its smallest feasible extent.

@@ -179,7 +179,7 @@ class Space:
             yield from self._extend({**chosen, gene.name: value}, depth + 1)
 
     def draw(self, rng: random.Random) -> Config:
-        """Draw a configuration uniformly from all combinations; it may be infeasible unless the space has a table."""
+        """Draw a configuration uniformly from all combinations; without a table, the result may be infeasible."""
         if self.table is not None:
             return self.table[rng.randrange(len(self.table))]
         chosen: dict[str, Value] = {}
@@ -205,7 +205,7 @@ class Space:
         return None
 
     def first_feasible(self) -> Config | None:
-        """Return the first candidate of a search: the default candidate, or a feasible one near it.
+        """Return the first candidate of a search: the default candidate, or a feasible candidate near the default.
 
         If the default is infeasible, try changes of one gene, then of two genes, values next to the default first. Then
         try random draws, then enumerate. The result depends only on the space.
@@ -239,7 +239,7 @@ class Space:
                 yield self.canonical({**base, **one, **two})
 
     def neighbours(self, config: Config) -> Iterator[Config]:
-        """Yield the feasible configurations that differ from `config` in one active gene and its dependent genes."""
+        """Yield the feasible configurations that differ from `config` in one active gene and its dependents."""
         for gene in self.genes:
             if not self.active(gene, config):
                 continue

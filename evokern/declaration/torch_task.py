@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.genes import Value
+from evokern.declaration.loading import text_of
 from evokern.errors import KernelError
+from evokern.files import is_file
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +50,7 @@ class TorchTask:
             tied: size → field of the problem with the same value.
         """
         self._path = path
+        self._text = text_of(path) if is_file(path) else None  # now, because a search keeps the text it began with
         self._training = training
         self._copies = copies
         self._tied = dict(tied or {})
@@ -113,7 +116,7 @@ class TorchTask:
         """Execute the file and return its namespace."""
         given = dict(sizes)
         given |= {name: given[field] for name, field in self._tied.items()}
-        return namespace(self._path.read_text(encoding="utf-8"), given, self._path.name)
+        return namespace(text_of(self._path) if self._text is None else self._text, given, self._path.name)
 
 
 def tensors_in(answer: Any) -> tuple[torch.Tensor, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evokern.compile.build import tensors_of
+from evokern.compile.failure_cause import cause_of, genes_reaching
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config
@@ -36,7 +37,7 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
     why = f"the default candidate of {task.kernel.name} cannot run on {profile.model} at {_listed(task)}: {violation}"
     if config is None:
         raise KernelError(
-            f"{why}; no feasible candidate was found either; change the defaults of its genes, or restrict them in "
+            f"{why}; no feasible candidate was found; change the default values of the genes, or restrict the genes in "
             "[genes] of the study"
         )
     return config, (f"{why}; the search starts with {changed_genes_text(config, space.genes)}", *doubts)
@@ -50,7 +51,7 @@ def _plausibility_notes(task: Task, config: Config) -> tuple[str, ...]:
     """
     tensors = [(p, tensors_of(task.kernel, config, p)) for p in task.problems]
     found = (contradictions(task.kernel, p, buffers) for p, buffers in tensors)
-    limits = [f"{doubt} (it determines the roofline bound)" for part in found for doubt in part]
+    limits = [f"{doubt} (this number determines the roofline bound)" for part in found for doubt in part]
     # Problems with the same dtypes produce identical notes.
     finer = dict.fromkeys(doubt for _, buffers in tensors for doubt in _finer_than_rounding(task, buffers))
     return (*limits, *finer)
@@ -92,11 +93,35 @@ def require_built(task: Task, built: object) -> Built:
         built: result from the compile pool.
 
     Raises:
-        KernelError: the candidate does not compile, or its entry point is missing from the source.
+        KernelError: the candidate cannot be built, or its entry point is missing from the source.
     """
     if isinstance(built, Built):
         return built
-    reason = getattr(built, "reason", built)
-    if isinstance(built, Evaluation) and built.outcome is Outcome.WRONG:
-        raise KernelError(f"the default candidate of {task.kernel.name} returns wrong results: {reason}")
-    raise KernelError(f"the default candidate of {task.kernel.name} does not compile: {reason}")
+    raise KernelError(_why_unbuilt(task, built))
+
+
+def unbuilt_note(task: Task, built: object, profile: Profile) -> str:
+    """Return a note if only the values of its genes may keep the default candidate from being built, else nothing.
+
+    Args:
+        task: task with the kernel.
+        built: result from the compile pool.
+        profile: the chip with the study's resource limits.
+    """
+    if not isinstance(built, Evaluation) or built.outcome not in (Outcome.OVER_RESOURCES, Outcome.COMPILE_ERROR):
+        return ""
+    space = feasible_space(task.kernel, task.problems, profile, task.study.genes)
+    cause = cause_of(built)
+    if cause is None or not genes_reaching(task.kernel, space, task.problems[0], cause):
+        return ""
+    return f"{_why_unbuilt(task, built)}; other values of its genes may change this, so the search continues"
+
+
+def _why_unbuilt(task: Task, built: object) -> str:
+    name, reason = task.kernel.name, getattr(built, "reason", built)
+    outcome = built.outcome if isinstance(built, Evaluation) else None
+    if outcome is Outcome.WRONG:
+        return f"the default candidate of {name} returns wrong results: {reason}"
+    if outcome is Outcome.OVER_RESOURCES:
+        return f"the default candidate of {name} exceeds a limit: {reason}"
+    return f"the default candidate of {name} does not compile: {reason}"

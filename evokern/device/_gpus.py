@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from evokern.cluster.request import RayRequest
 from evokern.compile import nvrtc
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.declaration.kernel import Kernel
 from evokern.device._comparison import require_one_model
 from evokern.device.gpu.jobs import CONTEXT_BYTES, FREE, HELD, PEAK, GpuSettings
 from evokern.device.gpu.lock import GpuLock
@@ -60,12 +60,12 @@ class Gpus(Protocol):
     def compile_workers(self) -> int:
         """Number of CPU cores that can compile."""
 
-    def open(self, plan: GpuPlan, folder: Path) -> tuple[ReportingPool, MemberPool]:
+    def open(self, plan: GpuPlan, kernel: Kernel) -> tuple[ReportingPool, MemberPool]:
         """Take the GPUs; open the compile pool and the executors.
 
         Args:
             plan: the workers.
-            folder: folder of the kernel.
+            kernel: the loaded kernel.
 
         Raises:
             DeviceError: a GPU is in use by another search, or fails.
@@ -195,7 +195,7 @@ class LocalGpus:
         # A GPU worker and this process together need about one core, with priority over compiles.
         return max(1, len(os.sched_getaffinity(0)) - len(self.found))
 
-    def open(self, plan: GpuPlan, folder: Path) -> tuple[WorkerPool, LocalMembers]:
+    def open(self, plan: GpuPlan, kernel: Kernel) -> tuple[WorkerPool, LocalMembers]:
         """Take the GPUs; open the compile pool and the executors."""
         members = []
         for held in self._held:
@@ -257,12 +257,12 @@ class ClusterGpus:
         """Number of CPU cores on all hosts minus one per GPU."""
         return max(1, self._backend.cores)
 
-    def open(self, plan: GpuPlan, folder: Path) -> tuple[ReportingPool, MemberPool]:
+    def open(self, plan: GpuPlan, kernel: Kernel) -> tuple[ReportingPool, MemberPool]:
         """Create a Ray actor for each GPU, and one on each host that compiles."""
         worker = WorkerSpec("evokern.device.gpu.worker:GpuWorker", plan.gpu)
         pools = self._backend.open(
             lambda room: {"compile": PoolPlan(compile_spec(plan.compiling), room.cores, 1, plan.patience_s)},
-            folder,
+            kernel,
             gpu=("gpu", PoolPlan(worker, 1, DEPTH, math.inf, hold_first_gpu), GPU_PRELOAD),
         )
         return pools["compile"], pools["gpu"]

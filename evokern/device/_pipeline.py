@@ -27,7 +27,7 @@ from evokern.compile.records import Built, prints
 from evokern.declaration.genes import Config
 from evokern.device._ahead import FIRST_KEY, CompileAhead
 from evokern.device.contract import Answer, ExecutorState, Request
-from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
+from evokern.errors import CodeChangedError, DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome, Span
 from evokern.workers.host_memory import memory_text
 from evokern.workers.jobs import JobPool
@@ -94,6 +94,7 @@ class Pipeline:
         deadline_s: float,
         known: Mapping[str, tuple[int, Evaluation]],
         hang_s: float | None = None,
+        overran: Evaluation | None = None,
         ahead: int = 0,
     ) -> None:
         """Create a pipeline; `begin` starts it.
@@ -105,6 +106,7 @@ class Pipeline:
             deadline_s: seconds after which an unresponsive executor is killed.
             known: fingerprint → (trial, evaluation) of earlier sessions.
             hang_s: limit recorded for `hung` when an executor is killed; None for `deadline_s`.
+            overran: result of a candidate whose executor is killed; None for `hung`.
             ahead: maximum number of concurrent compiles when compiling ahead; 0 disables compiling ahead.
         """
         self._compilers = compilers
@@ -113,7 +115,8 @@ class Pipeline:
         self._named_executors = executors if isinstance(executors, _NamedExecutors) else None
         self._job = job
         self._deadline_s = deadline_s
-        self._hang_s = deadline_s if hang_s is None else hang_s
+        limit_s = deadline_s if hang_s is None else hang_s
+        self._overran = overran or Evaluation(Outcome.HUNG, evidence={"limit_s": limit_s})
         self._duplicate_groups: dict[str, _DuplicateGroup] = {
             fingerprint: _DuplicateGroup(owner=number, evaluation=evaluation)
             for fingerprint, (number, evaluation) in known.items()
@@ -300,7 +303,7 @@ class Pipeline:
         elif result.status == "raised":
             evaluation = replace(self._raised(result.value), device_s=result.seconds)
         elif result.status == "overran":
-            evaluation = Evaluation(Outcome.HUNG, evidence={"limit_s": self._hang_s}, device_s=result.seconds)
+            evaluation = replace(self._overran, device_s=result.seconds)
         else:
             evidence = {"error": f"worker process {result.value}", "log": result.log}
             evaluation = Evaluation(Outcome.CRASHED, evidence=evidence, device_s=result.seconds)
@@ -321,7 +324,7 @@ class Pipeline:
             EvokernError: the compiler or the device is unusable, or evokern failed for several candidates in a row.
         """
         first = str(error).splitlines()[0]
-        if isinstance(error, UsageError) and not isinstance(error, DeviceError):
+        if isinstance(error, UsageError) and not isinstance(error, (DeviceError, CodeChangedError)):
             # The default candidate ran before the search began, so the error concerns this candidate only.
             evidence = {"error": "declaration", "message": first, "diagnosis": f"kernel.py: {first}"}
             return Evaluation(Outcome.CRASHED, evidence=evidence)

@@ -195,7 +195,7 @@ class CompilesAhead(Protocol):
     """Device that can compile likely candidates ahead, while its compilers are idle."""
 
     def compile_ahead(self, configs: Sequence[Config]) -> None:
-        """Compile likely next candidates, the likeliest first, as long as no other candidate waits.
+        """Compile likely next candidates, most likely first, as long as no other candidate is waiting.
 
         This changes no result; returns immediately.
         """
@@ -206,7 +206,7 @@ class MeasuresRates(Protocol):
     """Started device that can report its copy and matrix rates."""
 
     def rates(self) -> Rates:
-        """Return the rates; the device accepts no further request afterwards.
+        """Return the copy and matrix rates; the device accepts no further request afterwards.
 
         Raises:
             EvokernError: the rates cannot be measured.

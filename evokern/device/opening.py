@@ -14,7 +14,7 @@ TARGET = "l4"
 
 
 def open_device(name: str, cluster: RayRequest | None = None) -> Device:
-    """Return the device with a given name; it is not started yet.
+    """Return the device with a given name, without starting the device.
 
     `auto` is the first GPU. On a machine without a GPU it is the simulated `TARGET`, and a note at the start says so.
 

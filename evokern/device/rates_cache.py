@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from evokern.compile.cache import default_directory
+from evokern.files import write_text
 from evokern.measurement.roofline import Rates
 
 
@@ -43,7 +44,7 @@ def store_rates(uuid: str, driver: str, rates: Rates) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(asdict(rates)), encoding="utf-8")
+        write_text(temporary, json.dumps(asdict(rates)))
         temporary.replace(path)
 
 

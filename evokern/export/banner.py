@@ -9,7 +9,10 @@ from pathlib import Path
 
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tensor
+from evokern.declaration.render import without_macros
 from evokern.escaping import in_comment, shell_line
+from evokern.export.formula import member
+from evokern.export.names import cpp_names
 from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces
 
@@ -27,6 +30,8 @@ class Provenance:
 LINKED = ("-DEVOKERN_NO_MAIN", "-c")
 """nvcc options that compile an exported program to an object file."""
 _BUILD_LINE = "//     nvcc "
+_NVRTC_OPTIONS = frozenset(("default-device", "device-as-default-execution-space", "device-int128", "minimal"))
+"""Options that nvcc does not have and a specialised source does not need."""
 _WHOLE_WORDS = (
     "If the reference for all elements would take over five seconds, the program checks a sample and reports its size.",
     "--whole checks all elements.",
@@ -53,15 +58,15 @@ def _binary(file_name: str) -> str:
 
 def linking_declarations(traces: Traces) -> list[str]:
     """Return the C++ declarations that a program needs to call the object file."""
-    members = ", ".join(name.lower() for name in traces.fields)
-    sizes = [name for name, tensor in traces.tensors.items() if tensor.role == "workspace"]
+    names = cpp_names(traces.tensors)
+    sizes = [names[name] for name, tensor in traces.tensors.items() if tensor.role == "workspace"]
     return [
         "namespace evokern {",
-        f"struct Shape {{ long long {members}; }};",
+        f"struct Shape {{ {shape_members(traces)} }};",
         "enum Status { OK = 0, BAD_SHAPE = 1, MISALIGNED = 2, CUDA_ERROR = 3 };",
         "const char* refusal(const Shape& shape);  // reason for rejecting a shape, or nullptr",
         *(f"size_t {name}_bytes(const Shape& shape);" for name in sizes),
-        f"Status launch(const Shape& shape, {parameters(traces.tensors)}, cudaStream_t stream);",
+        f"Status launch(const Shape& shape, {parameters(traces.tensors)}cudaStream_t stream);",
         "}",
     ]
 
@@ -89,7 +94,7 @@ def banner(
         sampled: fields that a long check samples.
     """
     binary = _binary(file_name)
-    options = [o for o in kernel.options if not o.startswith("-D")]
+    options = nvcc_options(kernel)
     build = shell_line(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
     linked = shell_line(["nvcc", build_target(architecture), *options, *LINKED, file_name, "-o", f"{binary}.o"])
     check = " [--check] [--whole] [SHAPE] [SEED]" if sampled else " [--check] [SHAPE] [SEED]"
@@ -118,6 +123,11 @@ def banner(
     return "\n".join(in_comment(f"// {line}") for line in lines)
 
 
+def nvcc_options(kernel: Kernel) -> list[str]:
+    """Return the kernel's own options for nvcc, without macros, which are part of the program."""
+    return [one for one in without_macros(kernel.options) if one.lstrip("-") not in _NVRTC_OPTIONS]
+
+
 def build_target(architecture: str) -> str:
     """Return nvcc's option for an architecture, such as `sm_89`.
 
@@ -135,8 +145,11 @@ def ordered(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def parameters(tensors: Mapping[str, Tensor]) -> str:
-    """Return the launcher's buffer parameters as C++."""
-    parts = []
-    for name in ordered(tensors):
-        parts.append(f"{'const ' if tensors[name].kept else ''}void* {name}")
-    return ", ".join(parts)
+    """Return the launcher's buffer parameters as C++, each with its comma."""
+    names = cpp_names(tensors)
+    return "".join(f"{'const ' if tensors[name].kept else ''}void* {names[name]}, " for name in ordered(tensors))
+
+
+def shape_members(traces: Traces) -> str:
+    """Return the members of `Shape` as C++; empty if the problem has no numeric field."""
+    return f"long long {', '.join(map(member, traces.fields))};" if traces.fields else ""

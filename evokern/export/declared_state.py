@@ -31,7 +31,7 @@ class RestoredVariable:
 
     @property
     def _initial(self) -> str:
-        return "initial_" + self.name.replace("::", "_")
+        return "evokern_initial_" + self.name.replace("::", "_")
 
     def definition(self) -> str:
         """Return the C++ definition of the initial bytes in GPU memory; empty if one byte fills the variable."""
@@ -46,19 +46,19 @@ class RestoredVariable:
         )
 
     def statements(self) -> Iterator[str]:
-        """Yield the C++ statements that restore the variable on `stream`."""
-        yield "void* variable = nullptr;"
-        yield f"if (cudaGetSymbolAddress(&variable, ::{self.name}) != cudaSuccess) return CUDA_ERROR;"
+        """Yield the C++ statements that restore the variable on `evokern_stream` and return an error code."""
+        yield "  void* evokern_variable = nullptr;"
+        yield f"  cudaError_t evokern_error = cudaGetSymbolAddress(&evokern_variable, ::{self.name});"
+        yield "  if (evokern_error != cudaSuccess) return evokern_error;"
         if isinstance(self.value, int):
-            filled = f"cudaMemsetAsync(variable, {self.value}, sizeof(::{self.name}), stream)"
-            yield f"if ({filled} != cudaSuccess) return CUDA_ERROR;"
+            yield f"  return cudaMemsetAsync(evokern_variable, {self.value}, sizeof(::{self.name}), evokern_stream);"
             return
-        yield "void* initial = nullptr;"
-        yield f"if (cudaGetSymbolAddress(&initial, {self._initial}) != cudaSuccess) return CUDA_ERROR;"
-        yield f'static_assert(sizeof({self._initial}) == sizeof(::{self.name}), "wrong size of its declared state");'
-        yield f"const size_t size = sizeof(::{self.name});"
-        yield "if (cudaMemcpyAsync(variable, initial, size, cudaMemcpyDeviceToDevice, stream) != cudaSuccess)"
-        yield "  return CUDA_ERROR;"
+        yield "  void* evokern_initial = nullptr;"
+        yield f"  evokern_error = cudaGetSymbolAddress(&evokern_initial, {self._initial});"
+        yield "  if (evokern_error != cudaSuccess) return evokern_error;"
+        yield f'  static_assert(sizeof({self._initial}) == sizeof(::{self.name}), "wrong size of its declared state");'
+        yield f"  return cudaMemcpyAsync(evokern_variable, evokern_initial, sizeof(::{self.name}),"
+        yield "                         cudaMemcpyDeviceToDevice, evokern_stream);"
 
 
 def restored_variables(kernel: Kernel, rendered: Rendered, chip: Profile) -> list[RestoredVariable]:

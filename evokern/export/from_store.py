@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from evokern.analysis.stored import chip_of, chosen_trial, declared_config
-from evokern.errors import StudyError
+from evokern.errors import RefutedError, StudyError
 from evokern.export.banner import Provenance
-from evokern.export.standalone import standalone
+from evokern.export.checked import ExportChecks, Report, checked_program
+from evokern.export.standalone import standalone_program
 from evokern.search.stored_kernel import stored_kernel
-from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
+from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, db_option, interval_us
 from evokern.study.trial import Evaluation, Outcome
 from evokern.version import __version__
-from evokern.wording import command, mean_suffix, verification_text
+from evokern.wording import command, count_noun, mean_suffix, missing_baseline_text, verification_text
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Exported:
     """Whether the time is predicted."""
     proof: Verification
     """Verification of the trial."""
+    checks: ExportChecks
+    """Checks that the program passed before it was handed over."""
 
 
 def export_trial(
@@ -48,8 +52,9 @@ def export_trial(
     file_name: str = "best.cu",
     trust: bool = False,
     force: bool = False,
+    report: Report = lambda text: None,
 ) -> Exported:
-    """Export a trial of a study as a standalone program.
+    """Export a trial of a study as a standalone program, after compiling it.
 
     Args:
         reader: the open database.
@@ -57,11 +62,14 @@ def export_trial(
         trial: number of the trial; None for the champion.
         problem: index of the study's problem that the program is compiled for.
         file_name: name of the file, for the build line.
-        force: whether to export a refuted trial.
+        force: whether to export a trial that is refuted or whose program fails its check on a GPU.
         trust: whether to load the kernel's declaration from the database if the folder is missing or changed.
+        report: prints a line before a step that may take several seconds.
 
     Raises:
-        StudyError: the study, trial or problem does not exist, or the trial was not measured.
+        InternalError: the program does not compile, which is a bug in evokern.
+        StudyError: the study, trial or problem does not exist, the trial was not measured, or its program fails.
+        RefutedError: trials failed verification, and the best of the others is not verified.
         KernelError: the kernel's code differs from the trial's code, and is not trusted.
     """
     from evokern.gate.comparison import tolerances  # needs torch, which reading of results does not
@@ -86,6 +94,15 @@ def export_trial(
             "only candidates that passed the gate can be exported; choose another trial with --trial"
         )
     proof = reader.verification(record, found.trial)
+    refuted = sorted(reader.refuted(record)) if trial is None and proof.verified is not True else []
+    if refuted and not force:
+        number, where = found.trial.number, db_option(reader.path)
+        raise RefutedError(
+            f"{count_noun(len(refuted), 'trial')} of {record.name} ({', '.join(map(str, refuted[:5]))}"
+            f"{', …' if len(refuted) > 5 else ''}) failed verification, and the next best, trial {number}, is not "
+            f"verified; run `{command('verify', record.name, '--trial', number, *where)}`, or choose it without "
+            f"verification with `--trial {number}`"
+        )
     if proof.verified is False and not force:
         raise StudyError(
             f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); use --force to export it anyway"
@@ -97,7 +114,8 @@ def export_trial(
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
         timing, gate = record.settings.get("timing", {}), record.settings.get("gate", {})
-        text = standalone(
+        make = partial(
+            standalone_program,
             kernel,
             declared_config(kernel, record, found.trial),
             kernel.problem(record.problems[problem]),
@@ -108,6 +126,8 @@ def export_trial(
             sample_us=float(timing.get("sample_us", 500)),
             file_name=file_name,
         )
+        name = f"trial {found.trial.number} of {record.name}"
+        text, checks = checked_program(lambda code: make(code=code), name, report, force=force)
     time_us, _ = _time_at(record, evaluation, problem)
     return Exported(
         text=text,
@@ -118,6 +138,7 @@ def export_trial(
         problems=len(record.problems),
         predicted=record.predicted,
         proof=proof,
+        checks=checks,
     )
 
 
@@ -162,7 +183,7 @@ def _facts(
     if means:
         time += over
     baseline = reader.baseline(record)
-    against = "no baseline measured"
+    against = missing_baseline_text(reader.rejected_baselines(record))
     if baseline:
         at = None if means else _baseline_at(record, baseline, sessions, problem)
         against = f"{baseline[0]}, {baseline[1]:.3f} {unit}{over}" if at is None else f"{baseline[0]}, {at:.3f} {unit}"

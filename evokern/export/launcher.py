@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
-from evokern.escaping import c_string
+from evokern.escaping import c_string, in_comment
 from evokern.export.declared_state import RestoredVariable
-from evokern.export.formula import Formula, ShapeGuard, cpp, simplified
+from evokern.export.formula import Formula, ShapeGuard, cpp, member, simplified
+from evokern.export.names import cpp_names
+from evokern.export.sections import entry_function
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS
@@ -50,11 +52,11 @@ def _conditions(kernel: Kernel, problem: Problem, traces: Traces) -> Iterator[tu
 
 
 def _range(entry: ProblemField) -> str:
-    member = f"shape.{entry.name.lower()}"
+    value = f"shape.{member(entry.name)}"
     if entry.choices:
-        return " || ".join(f"{member} == {choice}" for choice in entry.choices)
-    condition = f"{member} >= {entry.least} && {member} <= {entry.most}"
-    return condition + (f" && {member} % {entry.multiple_of} == 0" if entry.multiple_of > 1 else "")
+        return " || ".join(f"{value} == {choice}" for choice in entry.choices)
+    condition = f"{value} >= {entry.least} && {value} <= {entry.most}"
+    return condition + (f" && {value} % {entry.multiple_of} == 0" if entry.multiple_of > 1 else "")
 
 
 def _range_reason(entry: ProblemField) -> str:
@@ -65,39 +67,56 @@ def _range_reason(entry: ProblemField) -> str:
 
 
 def _sentence(guard: ShapeGuard, reason: str) -> str:
-    condition = guard.cpp().replace("shape.", "")
-    return f"{condition} must hold: {reason}"
+    holds = " || ".join(one.own_cpp() for one in (guard, *guard.others))
+    when = f" if {' && '.join(one.own_cpp() for one in guard.when)}" if guard.when else ""
+    return f"{holds} must hold{when}: {reason}".replace("shape.", "")
 
 
-def launch_body(traces: Traces, restored: Sequence[RestoredVariable] = ()) -> str:
-    """Return the statements of one call, which prepare workspaces and variables and launch the kernels."""
+def launch_body(
+    traces: Traces, restored: Sequence[RestoredVariable] = (), cooperative: frozenset[str] = frozenset()
+) -> str:
+    """Return the statements of one call, which prepare workspaces and variables and launch the kernels.
+
+    Args:
+        traces: the launches.
+        restored: variables to restore before the launches.
+        cooperative: entry points that need a cooperative launch.
+    """
     lines: list[str] = []
+    names = cpp_names(traces.tensors)
     for name, tensor in traces.tensors.items():
         if tensor.role == "workspace" and tensor.initial == "zero":
-            size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
-            lines.append(f"  if (cudaMemsetAsync({name}, 0, {size}, stream) != cudaSuccess) return CUDA_ERROR;")
-    for name, tensor in traces.tensors.items():
-        if tensor.role == "constant":
-            size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
-            copied = f"cudaMemcpyToSymbolAsync(::{name}, {name}, {size}, 0, cudaMemcpyDeviceToDevice, stream)"
-            lines.append(f"  if ({copied} != cudaSuccess) return CUDA_ERROR;")
-    for variable in restored:
-        lines += ["  {", *(f"    {line}" for line in variable.statements()), "  }"]
+            lines.append(
+                f"  if (cudaMemsetAsync({names[name]}, 0, {_bytes(tensor)}, stream) != cudaSuccess) return CUDA_ERROR;"
+            )
+    constants = [name for name, tensor in traces.tensors.items() if tensor.role == "constant"]
+    for index, name in enumerate(constants):
+        copied = f"::evokern_copy_{index}({names[name]}, {_bytes(traces.tensors[name])}, stream)"
+        lines.append(f"  if ({copied} != cudaSuccess) return CUDA_ERROR;  {in_comment('// ' + name)}")
+    for index, variable in enumerate(restored):
+        name = in_comment(f"// {variable.name}")
+        lines.append(f"  if (::evokern_restore_{index}(stream) != cudaSuccess) return CUDA_ERROR;  {name}")
     for launch in traces.launches:
-        lines += ["  {", *(f"    {line}" for line in _launch(launch, traces)), "  }"]
+        lines += ["  {", *(f"    {line}" for line in _launch(launch, traces, launch.entry in cooperative)), "  }"]
     return "\n".join(lines)
 
 
-def _launch(launch: Launch, traces: Traces) -> Iterator[str]:
-    shared = number(launch.shared_bytes)
-    yield f"const void* entry = reinterpret_cast<const void*>(&::{launch.entry});"
+def _bytes(tensor: Tensor) -> str:
+    """Return the size of a buffer in bytes as C++."""
+    return f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
+
+
+def _launch(launch: Launch, traces: Traces, cooperative: bool) -> Iterator[str]:
+    shared, names = number(launch.shared_bytes), cpp_names(traces.tensors)
+    index = list(dict.fromkeys(one.entry for one in traces.launches)).index(launch.entry)
+    yield f"const void* entry = ::{entry_function(index)}();  {in_comment('// ' + launch.entry)}"
     arguments = []
     for index, argument in enumerate(launch.args):
         if isinstance(argument, Scalar):
             yield f"{_SCALARS[argument.dtype]} argument_{index} = {_scalar(argument)};"
             arguments.append(f"&argument_{index}")
         else:
-            yield f"const void* argument_{index} = {argument};"
+            yield f"const void* argument_{index} = {names[argument]};"
             arguments.append(f"&argument_{index}")
     yield f"void* arguments[] = {{{', '.join(arguments)}}};"
     yield f"const int shared_bytes = static_cast<int>({shared});"
@@ -109,16 +128,20 @@ def _launch(launch: Launch, traces: Traces) -> Iterator[str]:
     yield f"config.blockDim = dim3({', '.join(number(extent) for extent in launch.block)});"
     yield "config.dynamicSmemBytes = shared_bytes;"
     yield "config.stream = stream;"
-    yield from _attributes(launch, traces)
+    yield from _attributes(launch, traces, cooperative)
     yield "if (cudaLaunchKernelExC(&config, entry, arguments) != cudaSuccess) return CUDA_ERROR;"
 
 
-def _attributes(launch: Launch, traces: Traces) -> Iterator[str]:
-    count = (launch.clustered is not None) + (launch.l2_window is not None)
+def _attributes(launch: Launch, traces: Traces, cooperative: bool) -> Iterator[str]:
+    count = cooperative + (launch.clustered is not None) + (launch.l2_window is not None)
     if not count:
         return
     yield f"cudaLaunchAttribute attributes[{count}] = {{}};"
     index = 0
+    if cooperative:  # the blocks wait for each other
+        yield f"attributes[{index}].id = cudaLaunchAttributeCooperative;"
+        yield f"attributes[{index}].val.cooperative = 1;"
+        index += 1
     if launch.clustered is not None:
         if math.prod(launch.clustered) > PORTABLE_CLUSTER_BLOCKS:
             yield "if (cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)"
@@ -133,14 +156,14 @@ def _attributes(launch: Launch, traces: Traces) -> Iterator[str]:
         yield "if (cudaGetDevice(&device) != cudaSuccess) return CUDA_ERROR;"
         yield "cudaDeviceGetAttribute(&window_limit, cudaDevAttrMaxAccessPolicyWindowSize, device);"
         yield "cudaDeviceGetAttribute(&persisting_limit, cudaDevAttrMaxPersistingL2CacheSize, device);"
-        size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
-        yield f"const size_t window_bytes = std::min<size_t>({size}, window_limit);"
+        yield f"const size_t window_bytes = std::min<size_t>({_bytes(tensor)}, window_limit);"
         yield "size_t persisting = 0;"
         yield "cudaDeviceGetLimit(&persisting, cudaLimitPersistingL2CacheSize);"
         yield "if (persisting == 0) cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, persisting_limit);"
         yield f"attributes[{index}].id = cudaLaunchAttributeAccessPolicyWindow;"
         yield f"cudaAccessPolicyWindow& window = attributes[{index}].val.accessPolicyWindow;"
-        yield f"window.base_ptr = const_cast<void*>(static_cast<const void*>({launch.l2_window.tensor}));"
+        base = cpp_names(traces.tensors)[launch.l2_window.tensor]
+        yield f"window.base_ptr = const_cast<void*>(static_cast<const void*>({base}));"
         yield "window.num_bytes = window_bytes;"
         yield f"window.hitRatio = {launch.l2_window.hit_ratio}f;"
         yield "window.hitProp = cudaAccessPropertyPersisting;"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.export.formula import member
 from evokern.export.launcher import number
 from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces
@@ -47,6 +48,7 @@ def _run(
     sampled: Sequence[SampledField],
 ) -> str:
     position = {one.name: index for index, one in enumerate(sampled)}
+    parts = {name: f"part_{index}" for index, name in enumerate(by_role["input"])}
     lines = [
         "/// Returns the reference values of every output, for all indices or the picked indices of sampled fields.",
         "std::vector<Expected> run_reference(const Shape& shape, const std::vector<Buffer>& inputs,",
@@ -56,17 +58,17 @@ def _run(
     arguments = []
     for entry in kernel.fields:
         if entry.name in traces.fields:
-            arguments.append(_field(entry.name, position))
+            arguments.append(_field(f"shape.{member(entry.name)}", position.get(entry.name)))
         elif len(entry.choices) > 1:
             arguments.append(str(entry.choices.index(problem[entry.name])))
     for index, name in enumerate(by_role["input"]):
         whole = f"inputs[{index}].values"
         if any(name in one.axes for one in sampled):
             lines += [
-                f"  std::vector<double> part_{name};",
-                f"  if (!picked.empty()) part_{name} = taken({whole}, {_places(name, traces, sampled)});",
+                f"  std::vector<double> {parts[name]};",
+                f"  if (!picked.empty()) {parts[name]} = taken({whole}, {_places(name, traces, sampled)});",
             ]
-            arguments.append(f"(picked.empty() ? {whole} : part_{name}).data()")
+            arguments.append(f"(picked.empty() ? {whole} : {parts[name]}).data()")
         else:
             arguments.append(f"{whole}.data()")
     for index, name in enumerate(by_role["output"]):
@@ -77,14 +79,15 @@ def _run(
             count = f"picked.empty() ? {count} : expected[{index}].places.size()"
         lines.append(f"  expected[{index}].values.resize({count});")
         arguments.append(f"expected[{index}].values.data()")
-    return "\n".join([*lines, f"  ::reference({', '.join(arguments)});", "  return expected;", "}", ""])
+    return "\n".join(
+        [*lines, f"  evokern_reference::reference({', '.join(arguments)});", "  return expected;", "}", ""]
+    )
 
 
-def _field(name: str, position: Mapping[str, int]) -> str:
-    whole = f"shape.{name.lower()}"
-    if name not in position:
+def _field(whole: str, position: int | None) -> str:
+    if position is None:
         return f"static_cast<int>({whole})"
-    picked = f"static_cast<long long>(picked[{position[name]}].size())"
+    picked = f"static_cast<long long>(picked[{position}].size())"
     return f"static_cast<int>(picked.empty() ? {whole} : {picked})"
 
 
@@ -97,7 +100,7 @@ def _places(name: str, traces: Traces, sampled: Sequence[SampledField]) -> str:
 
 
 def _within(sampled: Sequence[SampledField]) -> str:
-    extents = ", ".join(f"shape.{one.name.lower()}" for one in sampled)
+    extents = ", ".join(f"shape.{member(one.name)}" for one in sampled)
     steps = ", ".join(str(one.step) for one in sampled)
     names = ", ".join(f'"{one.name}"' for one in sampled)
     return f"""constexpr double WHOLE_S = {WHOLE_S!r};    // longest time of the reference for all elements, s

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from string import Template
+from typing import Any
 
+from evokern.compile.build import Target, compile_rendered
+from evokern.compile.cache import default_cache
 from evokern.compile.isolated import compile_ptx
-from evokern.compile.records import Program
-from evokern.cuda_source.specialize.specialize import specialize
+from evokern.compile.occupancy import cooperative_entries, launch_excess
+from evokern.compile.records import CompileFailure, Program
+from evokern.cuda_source.specialize.specialize import self_contained, specialize
+from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
-from evokern.declaration.render import render
+from evokern.declaration.render import Rendered, render
 from evokern.errors import DeviceError, KernelError
-from evokern.escaping import in_comment
-from evokern.export.banner import Provenance, banner, linking_declarations, ordered, parameters
+from evokern.escaping import c_string, in_comment
+from evokern.export.banner import (
+    Provenance,
+    banner,
+    linking_declarations,
+    nvcc_options,
+    parameters,
+    shape_members,
+)
 from evokern.export.declared_state import restored_variables
+from evokern.export.formula import member
 from evokern.export.launcher import elements, launch_body, number, shape_checks
+from evokern.export.names import cpp_names
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
+from evokern.export.sections import KernelSection, kernel_section, reference_section
 from evokern.export.trace import Traces, trace
-from evokern.files import read_text
 from evokern.hardware.profiles import Profile
 
 _HOST_TYPES = {
@@ -39,7 +54,28 @@ _CONVERSIONS = {
 }
 
 
-def standalone(
+@dataclass(frozen=True)
+class StandaloneProgram:
+    """An exported program, with the parts that are compiled separately."""
+
+    text: str
+    """Text of the `.cu` file."""
+    section: KernelSection
+    """The kernel in it."""
+    target: str
+    """Architecture for which it is built, for example `sm_90a`."""
+    options: tuple[str, ...]
+    """The kernel's own compiler options, without macros."""
+    original: Rendered
+    """The candidate's source and options as it ran in the study."""
+
+    @property
+    def host_text(self) -> str:
+        """Text in which the kernel's section is replaced by declarations, so that a host compiler can read it."""
+        return self.text.replace(self.section.text, self.section.declarations)
+
+
+def standalone_program(
     kernel: Kernel,
     config: Config,
     problem: Problem,
@@ -50,8 +86,9 @@ def standalone(
     sets: int = 4,
     sample_us: float = 500.0,
     file_name: str = "best.cu",
-) -> str:
-    """Return a candidate as a standalone program.
+    code: str | None = None,
+) -> StandaloneProgram:
+    """Return a candidate as a standalone program, which has not been compiled.
 
     Args:
         kernel: the kernel.
@@ -63,6 +100,7 @@ def standalone(
         sets: number of input sets that timed calls use in rotation.
         sample_us: target length of a timed replay, µs.
         file_name: name of the file, for the build line.
+        code: source of the kernel; None for `device_code`.
 
     Raises:
         KernelError: the kernel has no reference.h, or one of its declared functions raised.
@@ -70,51 +108,56 @@ def standalone(
     traces = trace(kernel, config, problem, chip)
     by_role = {role: [n for n, t in traces.tensors.items() if t.role in roles] for role, roles in _ROLES.items()}
     program = render(kernel, config, problem)
-    template = Template(resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8"))
+    template = resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8")
     limits = {**kernel.workload.tolerance, **(tolerance or {})}
     restored = restored_variables(kernel, program, chip)
     sampled = sampled_fields(kernel, config, problem, traces)
-    text = template.substitute(
-        banner=banner(
-            kernel,
-            config,
-            problem,
-            chip.architecture + program.architecture_suffix,
-            provenance,
-            file_name,
-            linking_declarations(traces),
-            sampled,
-        ),
-        type_headers=_type_headers(traces.tensors),
-        reference=_reference(kernel),
-        kernel=device_code(kernel, config, problem, chip),
-        members=", ".join(name.lower() for name in traces.fields),
-        shape_checks=shape_checks(kernel, problem, traces),
-        sizes=_sizes(traces.tensors),
-        launch_parameters=parameters(traces.tensors),
-        addresses=" | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in ordered(traces.tensors)),
-        alignment=_alignment(kernel, config, problem),
-        launch_body=launch_body(traces, restored),
-        states="\n".join(variable.definition() for variable in restored),
-        sets=max(1, sets),
-        sample_us=repr(float(sample_us)),
-        conversions=_conversions(traces.tensors),
-        field_addresses=", ".join(f"&shape.{name.lower()}" for name in traces.fields),
-        call_arguments=_call_arguments(traces.tensors, by_role),
-        default_shape=", ".join(str(problem[name]) for name in traces.fields),
-        shape_words=",".join(traces.fields),
-        shape_example=",".join(str(problem[name]) for name in traces.fields),
-        host_bytes=_host_bytes(traces.tensors, by_role),
-        make_inputs=_make_inputs(traces.tensors, by_role["input"]),
-        make_outputs=_make_outputs(traces.tensors, by_role),
-        make_workspaces=_make_workspaces(traces.tensors, by_role["workspace"]),
-        reference_runs=reference_runs(kernel, problem, traces, by_role, sampled),
-        check=_check(traces, by_role, limits, sampled),
-        whole_usage=" [--whole]" if sampled else "",
-        whole_help=_WHOLE_HELP if sampled else "",
-        whole_option=_WHOLE_OPTION if sampled else "",
+    if code is None:
+        code = device_code(kernel, config, problem, chip)
+    section = kernel_section(code, program.macros, traces, restored)
+    target = chip.architecture + program.architecture_suffix
+    parts = {
+        "banner": banner(kernel, config, problem, target, provenance, file_name, linking_declarations(traces), sampled),
+        "type_headers": _type_headers(traces.tensors),
+        "shape_members": shape_members(traces),
+        "shape_checks": shape_checks(kernel, problem, traces),
+        "sizes": _sizes(traces.tensors),
+        "launch_parameters": parameters(traces.tensors),
+        "addresses": " | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in cpp_names(traces.tensors).values())
+        or "0",
+        "alignment": _alignment(kernel, config, problem),
+        "launch_body": launch_body(traces, restored, _cooperative(kernel, config, problem, chip)),
+        "sets": max(1, sets),
+        "sample_us": repr(float(sample_us)),
+        "conversions": _conversions(traces.tensors),
+        "field_addresses": "".join(f"&shape.{member(name)}, " for name in traces.fields),
+        "call_arguments": _call_arguments(traces.tensors, by_role),
+        "default_shape": ", ".join(str(problem[name]) for name in traces.fields),
+        "shape_words": ",".join(traces.fields),
+        "shape_example": ",".join(str(problem[name]) for name in traces.fields),
+        "host_bytes": _host_bytes(traces.tensors, by_role),
+        "make_inputs": _make_inputs(traces.tensors, by_role["input"]),
+        "make_outputs": _make_outputs(traces.tensors, by_role),
+        "make_workspaces": _make_workspaces(traces.tensors, by_role["workspace"]),
+        "reference_runs": reference_runs(kernel, problem, traces, by_role, sampled),
+        "check": _check(traces, by_role, limits, sampled),
+        "whole_usage": " [--whole]" if sampled else "",
+        "whole_help": _WHOLE_HELP if sampled else "",
+        "whole_option": _WHOLE_OPTION if sampled else "",
+    }
+    first, second, third = (
+        re.sub(r"\n{3,}", "\n\n", Template(part).substitute(parts))
+        for part in re.split(r"\$(?:kernel|reference)\b", template)
     )
-    return re.sub(r"\n{3,}", "\n\n", text)
+    text = f"{first}{section.text}{second}{reference_section(kernel)}{third}"
+    return StandaloneProgram(text, section, target, tuple(nvcc_options(kernel)), program)
+
+
+def standalone(
+    kernel: Kernel, config: Config, problem: Problem, chip: Profile, provenance: Provenance, **options: Any
+) -> str:
+    """Return the text of a standalone program; the arguments are those of `standalone_program`."""
+    return standalone_program(kernel, config, problem, chip, provenance, **options).text
 
 
 _ROLES = {"input": ("input", "inout", "constant"), "output": ("output", "inout"), "workspace": ("workspace",)}
@@ -131,7 +174,7 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         built = compile_ptx(
             text,
             program.name,
-            {},
+            program.headers,  # for __has_include
             program.options,
             program.entries,
             chip.compute_capability,
@@ -144,9 +187,37 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
     try:
         return specialize(program.source, program.macros, compiled, *parts).strip()
     except DeviceError as error:
-        text = specialize(program.source, program.macros, lambda text: None, *parts).strip()
-        why = in_comment(f"// Still contains the code of other variants, because {' '.join(str(error).split())}")
-        return f"{why}\n\n{text}"
+        return whole_code(program, str(error))
+
+
+def whole_code(program: Rendered, reason: str) -> str:
+    """Return a candidate's source with the code of other variants, after a comment with the reason."""
+    text = self_contained(program.source, program.macros, program.headers, program.entries).strip()
+    why = in_comment(f"// Still contains the code of other variants, because {' '.join(reason.split())}")
+    return f"{why}\n\n{text}"
+
+
+def _cooperative(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> frozenset[str]:
+    """Return the entry points that need a cooperative launch.
+
+    Raises:
+        KernelError: the chip cannot launch the candidate.
+    """
+    rendered = render(kernel, config, problem)
+    try:
+        program = compile_rendered(rendered, Target(chip, default_cache()))
+    except DeviceError:  # no compiler: a kernel that asks for its grid may synchronise it
+        texts = (rendered.source, *rendered.headers.values())
+        return frozenset(rendered.entries if any("this_grid" in text for text in texts) else ())
+    if isinstance(program, CompileFailure):
+        return frozenset()
+    for launch in launches_of(kernel, config, problem):
+        over = launch_excess(program, launch, chip)
+        if over is not None:
+            raise KernelError(
+                f"the candidate cannot be launched on {chip.model} at {problem}: {over.reason}; export another trial"
+            )
+    return cooperative_entries(program)
 
 
 def _type_headers(tensors: Mapping[str, Tensor]) -> str:
@@ -154,32 +225,16 @@ def _type_headers(tensors: Mapping[str, Tensor]) -> str:
     return "\n".join(f"#include <{name}>" for name in names)
 
 
-def _reference(kernel: Kernel) -> str:
-    path = kernel.folder / "reference.h"
-    if not kernel.workload.cpp_reference:
-        raise KernelError(
-            f"kernel {kernel.name} has no C++ reference, which the exported program needs to check its results; write "
-            f"{path} and remove cpp_reference=False from kernel.py"
-        )
-    try:
-        text = read_text(path)
-    except OSError as error:
-        raise KernelError(
-            f"cannot read {path}: {error.strerror}; the exported program needs it to check its results"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise KernelError(f"cannot read {path}: {error}; save it as UTF-8") from error
-    return re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE).strip()
-
-
 def _sizes(tensors: Mapping[str, Tensor]) -> str:
     """Return C++ functions for the sizes of the workspaces, which the caller allocates."""
     lines = []
-    for name, tensor in tensors.items():
+    for (name, tensor), own in zip(tensors.items(), cpp_names(tensors).values(), strict=True):
         if tensor.role == "workspace":
             size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
-            lines += [f"/// Returns the size in bytes of the workspace `{name}`, which the caller allocates."]
-            lines += [f"EVOKERN_API size_t {name}_bytes([[maybe_unused]] const Shape& shape) {{ return {size}; }}", ""]
+            lines += [
+                in_comment(f"/// Returns the size in bytes of the workspace `{name}`, which the caller allocates.")
+            ]
+            lines += [f"EVOKERN_API size_t {own}_bytes([[maybe_unused]] const Shape& shape) {{ return {size}; }}", ""]
     return "\n".join(lines)
 
 
@@ -203,7 +258,7 @@ def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[st
     """Return the pointers in the order of `ordered`; a buffer that is input and output is passed once."""
     parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].kept]
     parts += [f"outputs[{index}]" for index in range(len(by_role["output"]))]
-    return ", ".join([*parts, *(f"workspaces[{index}]" for index in range(len(by_role["workspace"])))])
+    return "".join(f"{part}, " for part in [*parts, *(f"workspaces[{i}]" for i in range(len(by_role["workspace"])))])
 
 
 def _host_bytes(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
@@ -213,8 +268,10 @@ def _host_bytes(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]])
         tensor = tensors[name]
         count = " * ".join([f"static_cast<double>({number(extent)})" for extent in tensor.shape]) or "1.0"
         if name in by_role["input"]:
-            lines.append(f"  inputs += 8 * {count};  // {name}")
-        lines.append(f"  largest = std::max(largest, {DTYPE_BYTES[tensor.dtype]} * {count});  // {name}")
+            lines.append(f"  inputs += 8 * {count};  {in_comment('// ' + name)}")
+        lines.append(
+            f"  largest = std::max(largest, {DTYPE_BYTES[tensor.dtype]} * {count});  {in_comment('// ' + name)}"
+        )
     return "\n".join(lines)
 
 
@@ -224,7 +281,8 @@ def _make_inputs(tensors: Mapping[str, Tensor], names: list[str]) -> str:
         tensor = tensors[name]
         low, high = (0, 0) if tensor.dtype in _FLOATING else (tensor.low, tensor.high)
         arguments = f"{elements(tensor)}, {float(tensor.scale)}, {low}, {high}, random"
-        lines.append(f"    inputs[set].push_back(make_input<{_HOST_TYPES[tensor.dtype]}>({arguments}));  // {name}")
+        made = f"make_input<{_HOST_TYPES[tensor.dtype]}>({arguments})"
+        lines.append(f"    inputs[set].push_back({made});  {in_comment('// ' + name)}")
     return "\n".join(lines)
 
 
@@ -234,12 +292,14 @@ def _make_outputs(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]
         size = f"({elements(tensors[name])}) * {DTYPE_BYTES[tensors[name].dtype]}"
         shared = tensors[name].role == "inout"
         buffer = f"inputs[set][{by_role['input'].index(name)}].device" if shared else f"make_poisoned({size})"
-        lines.append(f"    outputs[set].push_back({buffer});  // {name}")
+        lines.append(f"    outputs[set].push_back({buffer});  {in_comment('// ' + name)}")
     return "\n".join(lines)
 
 
 def _make_workspaces(tensors: Mapping[str, Tensor], names: list[str]) -> str:
-    return "\n".join(f"  workspaces.push_back(make_poisoned(evokern::{name}_bytes(shape)));" for name in names)
+    return "\n".join(
+        f"  workspaces.push_back(make_poisoned(evokern::{cpp_names(tensors)[name]}_bytes(shape)));" for name in names
+    )
 
 
 _WHOLE_HELP = (
@@ -262,7 +322,7 @@ def _check(
     for index, name in enumerate(by_role["output"]):
         dtype = traces.tensors[name].dtype
         kind, limit, count = _HOST_TYPES[dtype], limits[name].of(dtype), elements(traces.tensors[name])
-        where = f'"{name}", outputs[0][{index}], {count}, expected[{index}]'
+        where = f"{c_string(name)}, outputs[0][{index}], {count}, expected[{index}]"
         parts = [repr(limit.atol), repr(limit.rtol)]
         if limit.elements:  # with more elements, the largest error of a correct kernel grows
             grown = f"std::sqrt(std::max(1.0, std::log(static_cast<double>({count})) / std::log({limit.elements}.0)))"

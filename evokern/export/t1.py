@@ -20,7 +20,6 @@ from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of
-from evokern.files import read_text
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord
 from evokern.store.records import gene_table
@@ -115,7 +114,7 @@ def _conditions(kernel: Kernel, problem: Problem) -> tuple[list[dict[str, Any]],
 
 def _written_constraints(kernel: Kernel) -> dict[str, ast.Lambda]:
     """Return constraint name → lambda in `kernel.py`."""
-    tree = ast.parse(read_text(kernel.folder / "kernel.py"))
+    tree = ast.parse(kernel.file_text("kernel.py") or "")
     found: dict[str, ast.Lambda] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Constraint":

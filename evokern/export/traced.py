@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, SupportsIndex, cast
 
 from evokern.export.formula import COMPARISONS, OPERATORS, OPPOSITE, Formula, ShapeGuard, fields_of
+
+DERIVED = "the launch was derived for this value"
+"""Reason for a guard from the kernel's `launches`; any other reason for the same guard replaces it."""
 
 
 class GuardRecorder:
@@ -16,10 +20,11 @@ class GuardRecorder:
         self.texts_matter = True
 
     def decide(self, comparison: str, left: Formula, right: Formula, answer: bool) -> bool:
-        """Record the result of a comparison as a guard, and return it."""
+        """Record the result of a comparison as a guard, and return this result."""
         if fields_of(left) or fields_of(right):
             guard = ShapeGuard(comparison if answer else OPPOSITE[comparison], left, right)
-            self.guards.setdefault(guard, self.reason)
+            if self.guards.get(guard, DERIVED) == DERIVED:
+                self.guards[guard] = self.reason
         return answer
 
 
@@ -47,12 +52,12 @@ class Traced(int):
         self.recorder.decide("==", self.formula, ("number", self.value), True)
         return self.value
 
-    def _join(self, operator: str, left: object, right: object) -> Any:
+    def _join(self, sign: str, left: object, right: object) -> Any:
         if not (isinstance(left, int) and isinstance(right, int)):
             plain = [number._pinned() if isinstance(number, Traced) else number for number in (left, right)]
-            return OPERATORS[operator](*cast("list[int]", plain))
-        result = OPERATORS[operator](bare(left), bare(right))
-        return Traced.make(result, (operator, formula_of(left), formula_of(right)), self.recorder)
+            return OPERATORS[sign](*cast("list[int]", plain))
+        result = OPERATORS[sign](bare(left), bare(right))
+        return Traced.make(result, (sign, formula_of(left), formula_of(right)), self.recorder)
 
     def _compare(self, comparison: str, other: object) -> Any:
         if not isinstance(other, (int, float)):
@@ -134,10 +139,10 @@ class Traced(int):
         return float(self._pinned())
 
     def __truediv__(self, other: Any) -> Any:
-        return self._pinned() / (other._pinned() if isinstance(other, Traced) else other)
+        return TracedRatio(self, other) if isinstance(other, int) else self._pinned() / other
 
     def __rtruediv__(self, other: Any) -> Any:
-        return other / self._pinned()
+        return TracedRatio(other, self) if isinstance(other, int) else other / self._pinned()
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
         return pow(self._pinned(), int(other) if isinstance(other, Traced) else other, modulus)
@@ -158,6 +163,8 @@ class Traced(int):
         return self // (1 << int(other))
 
     def __and__(self, other: Any) -> Any:
+        if type(other) is int and other < 0 and -other & (-other - 1) == 0:  # n & -8 rounds down to a multiple of 8
+            return self // -other * -other
         return self._pinned() & int(other)
 
     def __or__(self, other: Any) -> Any:
@@ -165,6 +172,24 @@ class Traced(int):
 
     def __xor__(self, other: Any) -> Any:
         return self._pinned() ^ int(other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return other << self._pinned()
+
+    def __rrshift__(self, other: Any) -> Any:
+        return other >> self._pinned()
+
+    def __rand__(self, other: Any) -> Any:
+        return self & other
+
+    def __ror__(self, other: Any) -> Any:
+        return self | other
+
+    def __rxor__(self, other: Any) -> Any:
+        return self ^ other
+
+    def __invert__(self) -> Any:
+        return -self - 1
 
     def _text(self) -> int:
         """Return the plain number; add a guard only if texts matter, for example in an entry's name."""
@@ -183,12 +208,70 @@ class Traced(int):
         return self
 
     def bit_length(self) -> int:
-        """Return the bit length, and add a guard that fixes the number."""
-        return self._pinned().bit_length()
+        """Return the bit length."""
+        return Traced.make(self.value.bit_length(), ("bits", self.formula), self.recorder)
+
+
+class TracedRatio:
+    """A quotient of integers, which `math.ceil`, `math.floor` and `int` make a traced integer.
+
+    Any other use makes it a float, with guards that fix the two integers.
+    """
+
+    def __init__(self, dividend: int, divisor: int) -> None:
+        """Keep the integers.
+
+        Raises:
+            ZeroDivisionError: the divisor is 0.
+        """
+        if bare(divisor) == 0:
+            raise ZeroDivisionError("division by zero")
+        self.dividend, self.divisor = dividend, divisor
+
+    def __ceil__(self) -> Any:
+        return -(-self.dividend // self.divisor)
+
+    def __floor__(self) -> Any:
+        return self.dividend // self.divisor
+
+    def __int__(self) -> int:
+        return int(float(self))
+
+    def __trunc__(self) -> Any:
+        return self.__floor__() if (self.dividend >= 0) == (self.divisor > 0) else self.__ceil__()
+
+    def __float__(self) -> float:
+        return int(self.dividend) / int(self.divisor)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(float(self), digits)
+
+    def is_integer(self) -> bool:
+        """Return whether the quotient is a whole number, and add a guard for the answer."""
+        return bool(self.dividend % self.divisor == 0)
+
+
+def _as_float(name: str) -> tuple[Any, Any]:
+    """Return methods of `TracedRatio` that apply an operator to the float, as left and as right operand."""
+
+    def method(self: TracedRatio, *others: Any) -> Any:
+        return getattr(operator, name)(float(self), *(float(o) if isinstance(o, TracedRatio) else o for o in others))
+
+    def reflected(self: TracedRatio, other: Any) -> Any:
+        return getattr(operator, name)(other, float(self))
+
+    return method, reflected
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    for _prefix, _method in zip(("__", "__r"), _as_float(_name), strict=True):
+        setattr(TracedRatio, f"{_prefix}{_name}__", _method)
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs"):
+    setattr(TracedRatio, f"__{_name}__", _as_float(_name)[0])
 
 
 def bare(number: int) -> int:
-    """Return a number without its formula, without adding a guard."""
+    """Return the plain number of a traced number; this adds no guard."""
     return number.value if isinstance(number, Traced) else number
 
 

@@ -1,4 +1,4 @@
-"""Buffers of one problem for several input sets and runs: generated, poisoned, and compared with the references."""
+"""Buffers of one problem for several input sets and runs: contents, poison, and comparison with the references."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
 
 
 class BufferSet:
-    """Set of buffers of one problem for several input sets and runs.
+    """Buffers of one problem: inputs for each input set and outputs for each call, reused between candidates.
 
     `edges` inputs have up to three sets; after the first, each has one input that is all zero.
     """
@@ -362,14 +362,25 @@ class BufferSet:
                 return f"changed its input {name!r}"
         return str(self._inputs.guard_violation(index))
 
-    def unwritten(self, worst: Worst) -> bool:
-        """Return whether any element still contains its poison."""
+    def unwritten(self, worst: Worst) -> str:
+        """Return a clause that an element was never written, or an empty string if it was.
+
+        A written element may equal the poison of its call by chance; the calls with another poison decide then.
+        """
         tensor = self.tensors[worst.output]
         if tensor.role == "inout":
-            return False
+            return ""
         row = self.calls.index((worst.run, worst.set))
-        raw = self._scratch.bytes_of(worst.output)[row].view(tensor.elements, -1)
+        raw = self._scratch.bytes_of(worst.output)
+        width = tensor.bytes // tensor.elements
         flat = 0
         for position, extent in zip(worst.index, tensor.shape, strict=True):
             flat = flat * extent + position
-        return bool((raw[flat] == self._poison[worst.output][row]).all())
+        poison = self._poison[worst.output]
+        held = (raw[:, flat * width : (flat + 1) * width] == poison).all(1)
+        if not held[row]:
+            return ""
+        others = held[(poison != poison[row]).any(1)]
+        if not others.numel():
+            return "was never written, or the kernel wrote a NaN with all bits set"
+        return "was never written" if bool(others.all()) else ""

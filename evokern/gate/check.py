@@ -1,4 +1,4 @@
-"""The gate: the runs that a candidate must pass, and the verdict on it."""
+"""The gate: the runs that a candidate must pass, and the verdict on the candidate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BENCHES_KEPT = 4
 
 @dataclass(frozen=True)
 class Repetition:
-    """Way to repeat a call."""
+    """A way in which the gate repeats a call."""
 
     share: float
     """Share of the input elements that are new."""
@@ -72,7 +72,7 @@ class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
 
     @property
     def message(self) -> str:
-        """The diagnosis or, without one, the runner's message; empty if there is neither."""
+        """The diagnosis or, without a diagnosis, the runner's message; empty if both are missing."""
         return str(self.evidence.get("diagnosis") or self.evidence.get("message") or "")
 
 
@@ -231,7 +231,7 @@ class Gate:
     def retest(
         self, verdict: Verdict, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
     ) -> Verdict:
-        """Reject a candidate that barely passed `check` if it would likely fail on other inputs.
+        """Reject a candidate that passed `check` only marginally, if it would probably fail on other inputs.
 
         If one input draw is inconclusive, run the candidate on more draws.
 

@@ -109,7 +109,7 @@ class Rule:
     def prepare_pair(
         self, got: torch.Tensor, expected: torch.Tensor, edges: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the output and the reference, both in float64, such that their difference is the error.
+        """Return the output and the reference in float64, prepared so that their difference is the error.
 
         If the exact result exceeds the range of the dtype, an infinity and the largest value are both correct. Both
         values are clamped for this reason.

@@ -83,7 +83,7 @@ class GuardedBuffers:
         return (self.memory if memory is None else memory)[:, start : start + self.tensors[name].bytes]
 
     def set(self, index: int) -> dict[str, torch.Tensor]:
-        """Return the buffers of one set by name, each contiguous."""
+        """Return the contiguous buffers of one set, by name."""
         return {name: view[index] for name, view in self.views.items()}
 
     def restore_guards(self) -> None:

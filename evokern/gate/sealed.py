@@ -1,4 +1,4 @@
-"""Encrypted storage on a GPU, so that candidates running there cannot read it.
+"""Encrypted storage on a GPU, which candidates on that GPU cannot read.
 
 A candidate can search all device memory of the context that it runs in. Float64 references must stay secret, and the
 original inputs must not be replaced unnoticed. Both are stored XORed with the stream of a counter generator (Philox,

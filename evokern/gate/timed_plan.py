@@ -99,12 +99,12 @@ class TimedCalls:
 
     @property
     def settled(self) -> bool:
-        """Whether the last replay left the original inputs and the results for them."""
+        """Whether the last replay left the original inputs and the results for these inputs."""
         return not self.active or self.replays % 2 == 0
 
     @property
     def changed(self) -> list[str]:
-        """Names of the changed inputs; empty if the change does not show in the recorded pieces."""
+        """Names of the changed inputs; empty if the change does not affect the recorded pieces."""
         return sorted({piece.name for piece in self._pieces}) if self._change_visible else []
 
     # ---- drawing
@@ -254,7 +254,7 @@ class TimedCalls:
     # ---- while the graph is captured
 
     def step(self, index: int) -> tuple[int, list[Copy]] | None:
-        """Return the number and the copies of the step before call `index` or after the last call, or None."""
+        """Return number and copies of the step before call `index` or after the last call; None without a step."""
         number = self._steps.get(index)
         if number == 0:
             new = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")
@@ -262,7 +262,7 @@ class TimedCalls:
         return None if number is None else (1, self._answers.copies())
 
     def captured(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
-        """Store the outputs of a call that was just captured; None if it wrote into the buffer set."""
+        """Store the outputs of the call that was just captured; None if the call wrote into the buffer set."""
         if self.active and index == self._answers.position:
             self._answers.outputs = self._bench.arguments(self._index) if outputs is None else outputs
 
@@ -292,7 +292,7 @@ class TimedCalls:
     # ---- afterwards
 
     def reset_versions(self) -> None:
-        """Set both versions of the inputs to the current ones, before the graph runs again on new inputs."""
+        """Set both versions of the inputs to the current inputs, before the graph runs again on new inputs."""
         if self.active:
             given = self._bench.given(self._index)
             for key in self._old:

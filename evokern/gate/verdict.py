@@ -84,15 +84,17 @@ def _fault(bench: BufferSet, findings: Findings, worst: Worst, deterministic: bo
     if worst.bad:
         element = _element(bench, worst)
         name = f"{worst.output}[{', '.join(map(str, worst.index))}]"
-        if bench.unwritten(worst):
-            message = f"{name} was never written; {worst.bad} elements are wrong"
+        if unwritten := bench.unwritten(worst):
+            message = f"{name} {unwritten}; {worst.bad} elements are wrong"
         else:
             got, expected = distinguishing_digits(worst.got, worst.expected)
             message = (
                 f"{name} is {got}, expected {expected} within {worst.allowed:.3g}{_parts(bench, worst)}; "
                 f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
             )
-        return {"check": "tolerance", "input_set": bench.kinds[worst.set], "message": message, **element}
+        failed = list(dict.fromkeys(bench.kinds[w.set] for w in findings.worst if w.bad))
+        kind = bench.kinds[worst.set]
+        return {"check": "tolerance", "input_set": kind, "failed_sets": failed, "message": message, **element}
     tolerated = [w for w in findings.worst if bench.rule(w.output).tolerance.bound is None]
     wasteful = max(tolerated, key=lambda w: w.spent, default=None)
     if wasteful is not None and wasteful.spent > SPENT_LIMIT:

@@ -76,7 +76,7 @@ class Profile:
         return f"sm_{self.compute_capability[0]}{self.compute_capability[1]}"
 
     def limited(self, other: Profile | None = None, **overrides: int) -> Profile:
-        """Return this chip with limits lowered to those of another chip, or to given values.
+        """Return this chip with its limits lowered to the limits of another chip, or to given values.
 
         Raises:
             DeviceError: a limit is unknown, or higher than the chip's own.

@@ -22,6 +22,8 @@ def declared_work(kernel: Kernel, problem: Problem) -> tuple[float, float]:
     for name, function in (("flops", kernel.workload.flops), ("bytes", kernel.workload.bytes)):
         try:
             found[name] = float(function(problem))
+        except KernelError as error:
+            raise KernelError(f"kernel {kernel.name}: {error} ({problem})") from error
         except KERNEL_CODE_EXCEPTIONS as error:
             raise KernelError(
                 f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} ({problem})"

@@ -103,7 +103,7 @@ class Playoff:
 
     @property
     def champion(self) -> Finalist:
-        """Fastest candidate; among tied candidates, the one with the smallest median."""
+        """Fastest candidate; among tied candidates, the candidate with the smallest median."""
         return self.finalists[0]
 
     @property

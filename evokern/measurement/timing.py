@@ -25,11 +25,12 @@ from evokern.measurement.statistics import (
 )
 from evokern.study.settings import TimingSettings
 
-TIMING_RULE = 4
+TIMING_RULE = 5
 """Version of the timing procedure, stored with each study. A change of the procedure that affects times by more than
 noise gets a new number. 1: calls in a graph without steps. 2: steps around a chosen call of each graph
 (`evokern.gate.timed_plan`), and samples so long that steps take at most `STEP_SHARE`. 3: samples that a power cap slows
-down are repeated (`before_cap`). 4: calls of `LONG_PILOT_US` or more are samples of their own."""
+down are repeated (`before_cap`). 4: calls of `LONG_PILOT_US` or more are samples of their own. 5: the pilot of
+such calls is repeated after a rest if the GPU is power-capped, and samples are compared with the pilot too."""
 FIRST_TIMING_RULE = 1
 """Timing rule of studies without a stored number."""
 STEPS = 2
@@ -74,7 +75,7 @@ class Clock(Protocol):
         """Return at least `count` samples in µs per call, or none after a disturbance, unless disturbances persist."""
 
     def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
-        """Return the samples that count: those not slowed down by the device or, after some retries, all samples."""
+        """Return the samples that the device did not slow down or, after some retries, all samples."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from evokern.wording import changed_genes_text, count_noun, counts, duration, microseconds, uncounted_trials_text
+from evokern.wording import (
+    changed_genes_text,
+    count_noun,
+    counts,
+    duration,
+    microseconds,
+    rejected_baselines_text,
+    uncounted_trials_text,
+)
 
 if TYPE_CHECKING:
     from evokern.device.contract import ExecutorState
@@ -57,7 +65,7 @@ def busy_text(progress: Progress) -> str:
 def baseline_text(progress: Progress) -> str:
     """Return the name and time of the baseline."""
     if progress.baseline is None:
-        return "not measured"
+        return rejected_baselines_text(progress.rejected_baselines) or "not measured"
     return f"{progress.baseline[0]} {microseconds(progress.baseline[1])} {time_unit(progress)}"
 
 
@@ -130,7 +138,7 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
         rows.append(ProgressRow("now", step, "step", most=2))
         if progress.step is not None:
             rows.append(ProgressRow("", share=progress.step.done / max(progress.step.of, 1), priority=2))
-    rows.append(ProgressRow("baseline", baseline_text(progress), priority=1))
+    rows.append(ProgressRow("baseline", baseline_text(progress), priority=1, most=1 if progress.baseline else 3))
     kind: Literal["best", "faster"] = "faster" if (progress.speedup or 0) > 1 else "best"
     rows.append(ProgressRow("best", best_text(progress), kind, most=2))
     if progress.improvements:

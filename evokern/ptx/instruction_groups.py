@@ -79,7 +79,7 @@ def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
 
 
 def kind_of_operands(instruction: Instruction, routine: Routine) -> tuple[object, ...] | None:
-    """Return the properties that operands must share for instructions to run as one; None if they cannot."""
+    """Return the operand properties that grouped instructions must share; None if grouping is impossible."""
     parts: list[object] = []
     if instruction.opcode == "ld":
         address = instruction.operands[1]

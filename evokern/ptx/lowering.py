@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from evokern.compile.launch_attributes import has_grid_barrier
 from evokern.cuda_source.mangled import source_name
 from evokern.errors import SourceError
 from evokern.ptx.granularity import global_granularity, shared_granularity
@@ -89,7 +90,7 @@ def lower(
             for item in code.instructions
             for operand in item.operands
         ),
-        grid_wide=any("%envreg" in item.text for item in code.instructions),
+        grid_wide=has_grid_barrier([[item.text for item in one.function.instructions] for one in routines]),
         shared_granularity=shared_granularity(code.instructions, code.operations),
         global_granularity=global_granularity(code.instructions),
         orders_blocks=any(

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 
+from evokern.compile.launch_attributes import read_directives
 from evokern.errors import SourceError
 from evokern.ptx.lines import LineTable
 from evokern.ptx.literals import read_integer, split_top
@@ -40,7 +41,7 @@ _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))
 
 
 class Parser:
-    """Parser for one PTX text; its attributes contain the results."""
+    """Parser for one PTX text; the parser's attributes contain the results."""
 
     def __init__(self, text: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
         self.lines = LineTable(source_name, headers or {})
@@ -247,13 +248,7 @@ class Parser:
         params = self._formal(match[4])
         returns = self._formal(match[2])
         function = Function(name, match[1] == "entry", params, returns, has_body=body)
-        for directive, numbers in re.findall(
-            r"\.(maxntid|reqntid|minnctapersm|maxnreg|maxnctapersm|reqnctapercluster|maxclusterrank)\s+([\d,\s]+)",
-            match[5],
-        ):
-            function.directives[directive] = tuple(int(number) for number in re.findall(r"\d+", numbers))
-        if ".explicitcluster" in match[5]:
-            function.directives["explicitcluster"] = ()
+        function.directives = read_directives(match[5])
         if body or name not in self.functions:
             self.functions[name] = function
         if body:

@@ -58,13 +58,18 @@ class PtxProgram:
     param_address: bool
     """Whether the program takes the address of a kernel parameter."""
     grid_wide: bool
-    """Whether all blocks of the grid wait for each other."""
+    """Whether the blocks synchronise the whole grid (``grid.sync()``), which needs a cooperative launch."""
     shared_granularity: int
     """Smallest width of an access that can reach shared memory, at most 4 bytes."""
     global_granularity: int
     """Smallest width of an access that may overlap a store in global memory, at most 4 bytes."""
     orders_blocks: bool
     """Whether a fence, a release or an acquire orders blocks."""
+
+    @property
+    def polls(self) -> bool:
+        """Whether threads may wait for memory that other threads write."""
+        return any(segment.polls for segment in self.segments)
 
     def plan(self, segment: Segment, most: int) -> IssueOrder:
         """Return the execution order of a segment's instructions, with groups of at most `most` instructions."""

@@ -66,6 +66,14 @@ class Segment:
     base: int = 0
     """Number of its first instruction in the program."""
 
+    @property
+    def polls(self) -> bool:
+        """Whether the segment may read memory that other lanes write while its lanes wait for it."""
+        return any(
+            item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed")
+            for item in self.routine.function.instructions[self.start : self.stop]
+        )
+
 
 def is_warp_barrier(instruction: Instruction) -> bool:
     """Return whether the instruction is ``bar.warp.sync`` (9.7.13.2)."""

@@ -85,7 +85,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
         found.append(Advice("search simpler candidates", words, line))
     found += [*_search_on(facts, db), *_more_values(values)]
     if facts.verification.verified:
-        words = "Export the champion as one file with a launcher, checks and a main function that tests it."
+        words = "Export the champion as one file with a launcher, checks and a main function that tests the kernel."
         found.append(Advice("export the champion", words, command("export", name, *db, "-o", "best.cu")))
     return found
 
@@ -115,7 +115,7 @@ def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials {gained.words(gained.quarter)}"
     if gained.improving:
-        came = f", and the best came late (number {gained.place} of {gained.evaluated})" if gained.late else ""
+        came = f", and the best trial came late (number {gained.place} of {gained.evaluated})" if gained.late else ""
         words = f"Extend the search: {brought}{came}{in_total}."
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     words = f"A longer search of the same values is unlikely to help: {brought}."

@@ -103,8 +103,8 @@ def _gate(report: object) -> TextTable:
             rows.append(("element closest to its tolerance", f"{text} ({kind} inputs)"))
     match left.pop("timed_calls", None):
         case {"changed": [*changed], "calls": calls, "kept": kept}:
-            text = f"{plain(changed) or 'nothing'} in one of {calls} graph calls; {kept} elements compared"
-            rows.append(("changed between timed calls", text))
+            text = f"changed in one of {calls} graph calls: {plain(changed) or 'nothing'}; {kept} elements compared"
+            rows.append(("changes between timed calls", text))
     return TextTable(("", ""), [*rows, *flattened(left).rows])
 
 

@@ -51,6 +51,8 @@ class Facts:
     """Sessions of the study."""
     baseline: tuple[str, float] | None
     """Name and time in µs of the fastest baseline."""
+    rejected_baselines: Mapping[str, str]
+    """Name and error of each baseline that failed."""
     in_turn: Mapping[str, Any] | None
     """Head-to-head result of champion and baseline (`Reader.in_turn`), or None."""
     baseline_timing: Timing | None
@@ -170,6 +172,7 @@ def gather(
         trials=trials,
         sessions=sessions,
         baseline=baseline,
+        rejected_baselines=reader.rejected_baselines(record),
         baseline_timing=_baseline_timing(sessions, baseline[0] if baseline else None),
         rejections=reader.rejections(record),
         proof=verified[-1] if verified else None,

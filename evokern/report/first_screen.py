@@ -1,4 +1,4 @@
-"""First screen of the report: best variant, speed, verification, progress, and the most important genes."""
+"""First screen of the report: the best variant, its speed and verification, progress, and important genes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from evokern.analysis.control_verdict import TIE, cost_text
 from evokern.declaration.genes import Gene, Value
 from evokern.declaration.space import Space
+from evokern.measurement.grid import grid_facts
 from evokern.report.advice import changed_genes, faster_without, short_advice, simpler_candidate, steps
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
@@ -18,7 +19,14 @@ from evokern.report.search_sections import convergence_plot, progress_text, slow
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
 from evokern.study.trial import Outcome, Timing
-from evokern.wording import count_noun, duration, head_to_head_text, mean_suffix, microseconds
+from evokern.wording import (
+    count_noun,
+    duration,
+    head_to_head_text,
+    mean_suffix,
+    microseconds,
+    missing_baseline_text,
+)
 
 CHOICES = 7
 """Number of choices shown before the rest is collapsed."""
@@ -173,6 +181,8 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "limit": f"{percent(facts.limit.share)} of the roofline bound, set by {facts.limit.setter}"
         if facts.limit
         else "",
+        "no_baseline": missing_baseline_text(facts.rejected_baselines),
+        "grid": grid_facts(best.evaluation.resources, facts.limit.share if facts.limit else None)["note"],
         "near": _ties_text(facts),
         "bound": str(best.evaluation.evidence.get("bound", "")),
         "bars": interval_bars(bars, facts.unit),

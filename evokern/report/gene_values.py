@@ -1,4 +1,4 @@
-"""Results for each value of each varied gene, and which values to try next."""
+"""Results for each value of each varied gene, and the values to try next."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class FollowedStudy:
         return self._page
 
     def parts(self) -> bytes:
-        """Return the page without its data, and newer cards that replace those in the page."""
+        """Return the page without its data, and newer cards that replace the cards in the page."""
         with self._lock:
             return self._page.partition(DATA.encode())[0] + self._cards
 
@@ -153,7 +153,7 @@ class FollowedStudy:
             )
 
     def trial(self, number: int) -> bytes | None:
-        """Return the details of a trial's card that are not in its row, or None if there is no such trial.
+        """Return the details of a trial's card that are not in the trial's row, or None for an unknown trial.
 
         The details are the full reason, the samples, and the difference from the source of the current champion, whose
         number is `champion`.

@@ -161,7 +161,7 @@ def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]]) -> dict[st
 
 
 def leading(facts: Facts) -> list[int]:
-    """Return the indices of the most important genes, followed by those with the most tried values."""
+    """Return the indices of the most important genes, then of the genes with the most tried values."""
     effects = facts.learned.effects
     tried = {name: sum(bool(one.tried + one.unchecked) for one in values) for name, values in facts.values.items()}
     order = sorted(

@@ -8,6 +8,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evokern.analysis.no_success import stop_text
+from evokern.analysis.wrong_trials import hints
 from evokern.report.facts import Facts
 from evokern.report.gene_values import decisive_choice
 from evokern.report.plot_marks import CONTROL, MARKS, REFUTED, SLOW, mark_of, outcome_words
@@ -16,7 +18,7 @@ from evokern.report.tables import TextTable
 from evokern.report.trial_counts import reasons
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import changed_genes_text, count_noun, factor_text, microseconds
+from evokern.wording import changed_genes_text, count_noun, factor_text, microseconds, rejected_baselines_text
 
 SHOWN = (1.5, 6.0)
 """Limits of the time axis as multiples of the shortest time, so that slow trials do not compress the plot."""
@@ -167,7 +169,9 @@ def progress_text(facts: Facts) -> str:
         verdict = "the search was still improving"
     else:
         verdict = (
-            "little gain, but the best came late" if recent.improving else "the search had almost stopped improving"
+            "little gain, but the best trial came late"
+            if recent.improving
+            else "the search had almost stopped improving"
         )
     return (
         f"The sampler's best is trial {recent.trial} (its {_nth(recent.place)} "
@@ -243,13 +247,22 @@ def outcomes(facts: Facts) -> dict[str, Any]:
             lambda name: "own" if name in good else "dimmed" if name == UNCHECKED else "fault",
         ),
         "reasons": failed,
+        "explained": _explained(facts),
         "slow": slow_trials(facts),
         "rejections": bars("Rejected proposals by constraint", turned_away, lambda name: "dimmed"),
     }
 
 
+def _explained(facts: Facts) -> list[str]:
+    """Return why the search stopped early, likely causes of failures, and the rejected baselines."""
+    found = hints(facts.record.kernel, facts.record.genes, facts.trials)
+    if facts.sessions and facts.sessions[-1].end_reason == "no_success":
+        found.insert(0, f"{stop_text(facts.trials)}; to continue all the same, resume with `--keep-going`")
+    return found + [text for text in (rejected_baselines_text(facts.rejected_baselines),) if text]
+
+
 def slow_trials(facts: Facts) -> str:
-    """Return a text about the slow trials: their number, origin and the meaning of slow; empty if there are none."""
+    """Return a text about the slow trials: their number, origin and slowdown; empty if no trial is slow."""
     slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
     if not slow:
         return ""
@@ -280,7 +293,7 @@ def _common_slow_values(facts: Facts, slow: Sequence[Trial]) -> str:
 
 
 def slow_meaning(facts: Facts) -> str:
-    """Return what `slow` means in a study, with the observed slowdowns relative to the best time."""
+    """Return an explanation of `slow` in a study, with the observed slowdowns relative to the best time."""
     slow = [t.evaluation for t in facts.trials if t.outcome is Outcome.SLOW]
     limits = [
         (e["limit_us"], e["elite_us"]) for e in (t.evidence for t in slow) if e.get("limit_us") and e.get("elite_us")

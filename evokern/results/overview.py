@@ -8,7 +8,15 @@ from typing import Any
 from evokern.store import Reader, StudyRecord
 from evokern.study.trial import Outcome, Trial
 from evokern.templating import environment
-from evokern.wording import changed_genes_text, count_noun, duration, microseconds, outcome_counts, speedup
+from evokern.wording import (
+    changed_genes_text,
+    count_noun,
+    duration,
+    microseconds,
+    missing_baseline_text,
+    outcome_counts,
+    speedup,
+)
 
 FASTEST = 10
 """Number of trials in the list of the fastest trials."""
@@ -67,7 +75,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
         low, high = best["ci95_us"]
         time += f" (95 % interval {microseconds(low)} to {microseconds(high)})"
     if baseline is None:
-        return f"{time}; no baseline was measured"
+        return f"{time}; {missing_baseline_text(summary['rejected_baselines'])}"
     return f"{time}, {speedup(best)} as fast as {baseline['name']} ({microseconds(baseline['time_us'])} µs)"
 
 

@@ -1,4 +1,4 @@
-"""A stored study as a Python object: champion, trials, data frame, report, export.
+"""A stored study as a Python object, with its champion, trials, data frame, report and export.
 
 Importing this module is cheap, because the code that reads databases is imported only when needed.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from evokern.errors import EvokernError, StudyError, UsageError, suggestion
-from evokern.files import write_bytes
+from evokern.files import write_whole
 
 if TYPE_CHECKING:
     import pandas
@@ -193,7 +193,7 @@ class StudyResults:
 
 def _write(file: Path, content: bytes) -> Path:
     try:
-        write_bytes(file, content)
+        write_whole(file, content)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; choose another path") from error
     return file

@@ -79,7 +79,7 @@ def replay(
     if len(table.answers) < FEW:
         notes.append(
             f"scores are meaningless for a recording of {len(table.answers)} configurations, which chance searches "
-            f"completely; use one with at least {FEW}"
+            f"completely; use a recording with at least {FEW}"
         )
     return ReplayResult(
         table.name, settings.trials, optimum, tuple(results), expected, tuple(notes), str(settings.in_flight), listed

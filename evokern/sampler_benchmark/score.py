@@ -71,7 +71,8 @@ def recording_notes(table: Table) -> list[str]:
         by = f" by {table.searched_by}" if table.searched_by else ""
         notes.append(
             f"{table.name} contains only the configurations visited by one search{by}: {table.visited:,} of "
-            f"{table.combinations:,}. Scores show how soon a sampler finds these again, not how good it is. To compare "
+            f"{table.combinations:,}. Scores show how soon a sampler finds these again, not how good the sampler is. "
+            "To compare "
             "samplers, use a table that covers the space, such as a tuner's cache or a search with --sampler grid"
         )
     times = [a.time_us for a in table.answers.values() if a.outcome is Outcome.MEASURED and a.time_us]

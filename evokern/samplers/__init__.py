@@ -102,7 +102,7 @@ def _check_option(sampler: str, option: str, value: object, annotation: str) -> 
     else:
         raise StudyError(
             f"sampler {sampler}: {option} = {value!r} is not allowed; this option takes Python code, which a study "
-            "file cannot contain; remove it"
+            "file cannot contain; remove the option"
         )
     if not sound:
         raise StudyError(f"sampler {sampler}: {option} = {value!r}; use {wanted}")

@@ -77,7 +77,7 @@ class OptunaSampler:
                     raise  # not caused by the user's options
                 raise StudyError(
                     f"sampler {self._name} failed with the options {self._given}: {type(error).__name__}: {error}; "
-                    "change them in the [sampler] table of the study"
+                    "change the options in the [sampler] table of the study"
                 ) from error
 
         guard = FeasibilityGuard(history, self._explain, rng)

@@ -121,7 +121,8 @@ def _is_choice(gene: Gene) -> bool:
 
 def _listed(gene: Gene, allowed: Sequence[Value]) -> npt.NDArray[np.bool_]:
     """Return a mask of a gene's allowed values."""
-    return np.array([value in allowed for value in gene.values])
+    wanted = frozenset(allowed)
+    return np.array([value in wanted for value in gene.values])
 
 
 def _weights(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

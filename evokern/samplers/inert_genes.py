@@ -20,7 +20,7 @@ ENOUGH = 2
 
 @dataclass(frozen=True)
 class InertGene:
-    """A gene that changes nothing in a given context."""
+    """A gene that does not change the program in a given context."""
 
     gene: int
     """Index of the gene."""
@@ -53,7 +53,7 @@ class InertGenes:
         return folded
 
     def fresh(self, rows: Rows, earlier: Rows) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows that are not known to give the same program as an earlier row."""
+        """Return a mask that is False for the rows that are known to give the same program as an earlier row."""
         if not self.genes:
             return np.ones(len(rows), dtype=bool)
         keys: Keys = self._genome.keys(self.fold(earlier))
@@ -61,7 +61,7 @@ class InertGenes:
 
 
 def single_gene_pairs(genome: Genome, rows: Rows, gene: int) -> npt.NDArray[np.intp]:
-    """Return pairs of row indices, shape (n, 2), that differ in only one gene: adjacent rows of each group.
+    """Return the indices, shape (n, 2), of adjacent rows in each group that differ in only one gene.
 
     Equal rows, such as those of a sampler and its control, do not form a pair.
     """

@@ -60,7 +60,8 @@ class EvoForOptuna(BaseSampler):
         """
         if len(study.directions) != 1:
             raise StudyError(
-                f"evo supports one objective, but this study has {len(study.directions)}; use a study with one"
+                f"evo supports one objective, but this study has {len(study.directions)}; use a study with one "
+                "objective"
             )
         # Jobs are threads that share this object: make one proposal at a time, which sees all earlier ones.
         with self._lock:

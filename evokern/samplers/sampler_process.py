@@ -13,7 +13,7 @@ from typing import Any
 
 from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config, Value
-from evokern.errors import InternalError, KernelError
+from evokern.errors import InternalError
 from evokern.samplers import make_sampler
 from evokern.samplers._prior import Prior
 from evokern.samplers.contract import History, PredictsProposals, TrialResult, TrialSchedule
@@ -35,8 +35,6 @@ class SamplerPlan:
 
     context: WorkerContext
     """Kernel, problems, and chip with the study's limits."""
-    digest: str
-    """Digest of the kernel's code, checked by a replacement process that reads the folder again."""
     genes: Mapping[str, Sequence[Value]]
     """Allowed values of the genes that the study restricts, by gene name."""
     name: str
@@ -84,8 +82,6 @@ class SamplerWorker:
 
     def __init__(self, plan: SamplerPlan) -> None:
         kernel, context = plan.context.kernel(), plan.context
-        if kernel.digest() != plan.digest:
-            raise KernelError(f"kernel {kernel.name} was changed in {context.folder} during the search")
         space = feasible_space(kernel, context.problems, context.profile, plan.genes)
 
         def explain(config: Config) -> str:

@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from evokern.compile.active_includes import active_includes
 from evokern.cuda_source import CudaSource
+from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
+from evokern.errors import SourceError
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.infer import (
     LIMITS,
@@ -75,7 +78,10 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
     if source.constants:
         known = [c.name for c in source.constants if c.name in reading.source]
         notes += [f"kernel.cu: these constants could become genes: {', '.join(known)}"] if known else []
-    notes += [f"kernel.cu: include {include.name} was not found" for include in source.missing_includes]
+    rendered = Rendered(source.device_text, source.name, source.headers, (), ())
+    missing = active_includes(source, source.missing_includes, rendered, DRAFTED_FOR[0])
+    names = dict.fromkeys(include.name for include in missing)
+    notes += [f"kernel.cu: include {name} was not found" for name in names]
     return replace(made, reference=cpu_function(source, reading.function.name), notes=tuple(notes))
 
 
@@ -126,12 +132,15 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
 
 
 def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
-    """Return the reading with the cluster of the compiled kernel if the text does not state it."""
+    """Return the parsed source, with the compiled kernel's cluster size if the source specifies none."""
     program = _default_program(prober, reading.plan)
     if reading.plan.cluster or isinstance(program, str):
         return reading
     symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults)]
-    extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
+    try:
+        extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
+    except SourceError:  # an instruction that the simulator does not support; the draft says so
+        return reading
     while extents and extents[-1] <= 1:  # zeros mean that the launch sets the cluster
         extents = extents[:-1]
     return replace(reading, plan=replace(reading.plan, cluster=tuple(map(str, extents))))

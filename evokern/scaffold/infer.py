@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def allows_draft(self) -> bool:
-        """Whether a draft is possible: outputs are explained and completely written, and inputs are covered."""
+        """Whether a draft is possible: the outputs are explained and completely written, and the inputs are covered."""
         return (
             self.ok
             and self.sizes_a_field
@@ -112,7 +112,7 @@ def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[
 
 
 def levels(plan: Plan) -> tuple[int, ...]:
-    """Return the levels to try; for a single field they include higher levels, because its runs are cheap."""
+    """Return the levels to try, including higher levels for a single field, because runs with one field are cheap."""
     return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
 
 
@@ -313,13 +313,15 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
         elif written and not whole:
             role = "inout"
             share = min(t.distinct / max(1, t.extent) for t in touches)
-            why.append(f"runs write only {100 * share:.0f} % of it, so the rest must keep its value")
+            why.append(
+                f"runs write only {100 * share:.0f} % of the buffer, so the other elements must keep their values"
+            )
         elif written and read:
             why.append("written before it is read: an output or a workspace")
         if not shape.exact:
             why.append("the smallest product of fields that covers the accessed elements")
         elif any(re.fullmatch(r"p\.\w+ [+-] \d+", axis) for axis in shape.axes):
-            why.append("it has a border, or a check in the kernel is off by one")
+            why.append("the buffer has a border, or a check in the kernel is off by one")
         extra = ""
         if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
             extra = f"high={INDEX_LIMIT} - 1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def read_launch(site: LaunchSite, names: Mapping[str, str], taken: str, known: M
         # A single number can usually change; with two or three extents the kernel probably relies on the values.
         gene, number = unused_name("BLOCK_X", taken), int(block[0])
         genes[gene], block = number, (f"c.{gene}",)
-        grid = tuple(_with_gene(text, number, gene) for text in _extents(site.grid, names, locals_))
+        grid = tuple(_divided_by_gene(text, number, gene) for text in _extents(site.grid, names, locals_))
         shared = to_python(site.shared, names, locals_)
         return LaunchText(grid, block, shared and _with_gene(shared, number, gene), genes)
     return LaunchText(_extents(site.grid, names, locals_), block, to_python(site.shared, names, locals_), genes)
@@ -69,6 +70,29 @@ def _with_gene(text: str, number: int, gene: str) -> str:
     """Replace a block's number in another expression with its gene."""
     text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"c.{gene}", text)
     return re.sub(rf"(?<![\w.]){number - 1}(?![\w.])", f"(c.{gene} - 1)", text)
+
+
+def _divided_by_gene(text: str, number: int, gene: str) -> str:
+    """Replace a block's number with its gene where an extent of the grid is divided by it: in `(n + 255) // 256`.
+
+    An equal number elsewhere, such as a fixed number of blocks or a limit, is another number.
+    """
+    tree = ast.parse(text.strip(), mode="eval")
+    found: set[tuple[int, str]] = set()
+    for node in ast.walk(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Div):
+            parts = [node.left, node.right]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ceil_div":
+            parts = node.args
+        inside = [one for part in parts for one in ast.walk(part) if isinstance(one, ast.Constant)]
+        if parts and any(isinstance(one, ast.Constant) and one.value == number for one in ast.walk(parts[-1])):
+            found |= {(one.col_offset, f"c.{gene}") for one in inside if one.value == number}
+            found |= {(one.col_offset, f"(c.{gene} - 1)") for one in inside if one.value == number - 1}
+    text = text.strip()
+    for place, made in sorted(found, reverse=True):
+        text = text[:place] + made + re.sub(r"^\d+", "", text[place:])
+    return text
 
 
 def _extents(text: str, names: Mapping[str, str], locals_: Mapping[str, str]) -> tuple[str, ...]:

@@ -247,9 +247,10 @@ def _data(argument: DraftArgument, elements: int, limit: int, seed: int) -> Any:
 def _scalar(argument: DraftArgument, number: int | None) -> Any:
     value: Any = float(argument.expression or 1) if number is None else number
     kinds = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?"}
+    kind = kinds.get(argument.dtype) or argument.dtype[0] + str(DTYPE_BYTES[argument.dtype])
     if argument.dtype == "bf16":
         return (np.array([value], "f4").view("u4") >> 16).astype("u2")[0]
-    return np.dtype(kinds.get(argument.dtype, argument.dtype[0] + str(DTYPE_BYTES[argument.dtype]))).type(value)
+    return np.dtype(kind).type(value)
 
 
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro
+from evokern.cuda_source import (
+    ELEMENT_TYPES,
+    UNSUPPORTED,
+    UNSUPPORTED_TYPES,
+    CudaSource,
+    EntryPoint,
+    KernelFunction,
+    LaunchSite,
+    Macro,
+    Parameter,
+)
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
 from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
@@ -50,11 +61,19 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     """
     function = _function(source, wanted)
     site = find_launch(source, function)
+    plain = {*ELEMENT_TYPES, *WHOLE, *_REAL, *(one.name for one in function.template)}
+    for parameter in function.parameters:
+        if parameter.base in UNSUPPORTED_TYPES:
+            raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
+    values = [one for one in function.parameters if not one.pointer and one.base not in plain]
     if not any(parameter.pointer for parameter in function.parameters):
+        if values:
+            raise _by_value(function, values[0])
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
-    text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
-    macros = tuple(_numeric_macros(source, text))
     point = _with_arguments(source, function, wanted, site)
+    named = entry_words([point.expression or function.name])
+    text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name], named)
+    macros = tuple(_numeric_macros(source, text))
     has_sizes = any(not p.pointer and p.base in WHOLE for p in function.parameters)
     sizes = {m.name: m.number or 0 for m in macros if not has_sizes and (m.number or 0) > LARGEST_GENE}
     genes = [_macro_gene(macro) for macro in macros if (macro.number or 0) <= LARGEST_GENE]
@@ -132,7 +151,7 @@ def _macro_gene(macro: Macro) -> DraftGene:
 
 
 def neighbours(number: int) -> tuple[int, ...]:
-    """Return a value and the values that a tuner would try next to it: half and double, or on and off."""
+    """Return a value with the neighbouring values that a tuner would try: half and double, or on and off."""
     if number in (0, 1):
         return (0, 1) if number == 0 else (1, 2, 4)
     lower = number // 2 if number % 2 == 0 else number - 1
@@ -245,7 +264,7 @@ def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]
 
 
 def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ...]:
-    """Return the `__constant__` arrays that the host fills: those without an initialiser.
+    """Return the `__constant__` arrays without an initialiser, which the host fills.
 
     Args:
         text: device code.
@@ -290,23 +309,38 @@ def _block(
     function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Return the block's extents and genes from the launch, or else from launch bounds or index arithmetic."""
+    bound = to_python(function.launch_bounds[0], names, {}) if function.launch_bounds else None
     if launch and launch.block:
         numbers = _block_numbers(launch)
         return launch.block, tuple(
             DraftGene(
                 name,
-                block_values(numbers[name]),
+                _within_bound(block_values(numbers[name]), name, numbers, launch.block, bound),
                 numbers[name],
                 "" if known else "the file contains no value",
                 BLOCK_DOC,
             )
             for name, known in launch.block_genes.items()
         )
-    if function.launch_bounds:
-        bound = to_python(function.launch_bounds[0], names, {})
-        if bound:
-            return split_tuple(bound), ()
+    if bound:
+        return split_tuple(bound), ()
     return _block_by_index(function, names, text)
+
+
+def _within_bound(
+    values: tuple[int, ...], name: str, numbers: Mapping[str, int], block: tuple[str, ...], bound: str | None
+) -> tuple[int, ...]:
+    """Return the values of a block gene for which the block, with the other genes as in the file, obeys the bound."""
+    plan = Plan("", (), (), (), (), block)
+
+    def obeys(value: int) -> bool:
+        config = {**numbers, name: value}
+        return math.prod(plan.extents(block, config, {})) <= plan.value(bound or "", config, {})
+
+    try:
+        return (tuple(filter(obeys, values)) or values) if bound else values
+    except (ArithmeticError, AttributeError):  # depends on other genes too
+        return values
 
 
 def _block_numbers(launch: LaunchText) -> dict[str, int]:
@@ -367,6 +401,11 @@ def _arguments(
     for position, (parameter, argument) in enumerate(zip(function.parameters, passed, strict=True)):
         base = types.get(parameter.base, parameter.base)
         name = parameter.name or f"argument{position}"
+        if parameter.of_pointers:
+            raise SourceError(
+                f"{function.signature}: {parameter.type} {name} points to pointers, but evokern passes only pointers "
+                "to numbers; change the kernel's parameters to one pointer for each array"
+            )
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
             yield DraftArgument(name, dtype or "f32", None, "" if dtype else f"unknown element type {parameter.base}")
@@ -380,10 +419,15 @@ def _arguments(
             value = (number or "True") if base == "bool" else str(float(number or 1.0))
             yield DraftArgument(name, _REAL[base], value, "" if number else "the file's launch passes a variable")
         else:
-            raise SourceError(
-                f"{function.signature}: {parameter.type} {parameter.name} is passed by value, but evokern passes only "
-                "pointers and numbers; change the kernel's parameters"
-            )
+            raise _by_value(function, parameter)
+
+
+def _by_value(function: KernelFunction, parameter: Parameter) -> SourceError:
+    return SourceError(
+        f"{function.signature}: {parameter.type} {parameter.name} is a structure passed by value, but a drafted kernel "
+        "passes only pointers and numbers; change the kernel's parameters, or check it with `evokern sanitize --arg "
+        "struct:[…]`"
+    )
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:

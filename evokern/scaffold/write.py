@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
-from evokern.files import read_text
+from evokern.files import read_text, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
@@ -143,7 +143,7 @@ def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confir
     study_path.parent.mkdir(exist_ok=True)
     files = {**{folder / file: text for file, text in texts.items()}, study_path: study}
     for target, text in files.items():
-        target.write_text(text, encoding="utf-8")
+        write_text(target, text)
     return Scaffold(name, tuple(files), confirm)
 
 

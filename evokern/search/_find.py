@@ -35,6 +35,8 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
         UsageError: the study, device, kernel or space is unknown or invalid.
     """
     found = study if isinstance(study, Study) else find_study(str(study))
+    if request.inputs == "normal":
+        found = replace(found, gate=replace(found.gate, inputs="normal"))
     chosen = found.device if request.device is None else request.device
     if isinstance(chosen, str):
         found = replace(found, device=chosen)

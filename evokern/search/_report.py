@@ -60,7 +60,11 @@ class ProgressReporter:
     def start(self, report: StartReport) -> None:
         """Report that the loop is about to run."""
         self._base = replace(
-            self._base, step=None, baseline=fastest_baseline(report.baselines), notes=(*self._base.notes, *report.notes)
+            self._base,
+            step=None,
+            baseline=fastest_baseline(report.baselines),
+            rejected_baselines={one.name: one.error for one in report.baselines if one.error},
+            notes=(*self._base.notes, *report.notes),
         )
         for note in report.notes:
             self._log("note", note)

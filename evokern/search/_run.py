@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from evokern.compile.failure_cause import Cause, genes_reaching
 from evokern.declaration.genes import Config
 from evokern.device import Device, Task
 from evokern.device.contract import DEFAULT_US, MeasuresRates, MeasuresRounds, Remeasures, StartReport, StartStep
@@ -19,6 +20,7 @@ from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
 from evokern.samplers.sampler_process import SamplerPlan, SamplerProcess
 from evokern.search._arms import ArmSchedule, control_seed
+from evokern.search._failures import FailureWatch
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, handle_stop_signals
 from evokern.search._warm import load_requested_prior, warm_start
@@ -85,6 +87,9 @@ def run(
         store = stack.enter_context(Store(db))
         old = store.study(name)
         begins = request.fresh or old is None or not store.has_trials(old)
+        if old is not None and not begins and old.settings.get("gate", {}).get("inputs") == "normal":
+            # The option of the first session applies to all.
+            target = replace(target, study=replace(target.study, gate=replace(target.study.gate, inputs="normal")))
 
         def restart_advice() -> str:
             return part.fresh_advice or fresh_advice(store, name)
@@ -129,6 +134,11 @@ def run(
             stop.ending = True
             _store_infeasible_neighbours(db, target, session)
             session.ended(clock() - began, end)
+            if changed := target.changed_files():
+                reporter.note(
+                    f"{', '.join(changed)} changed during this session, which used the content from its start; "
+                    f"use --fresh to search the new code"
+                )
             if held := store.fold_in():
                 reporter.note(held)
     with open_readonly(db) as reader:
@@ -160,6 +170,7 @@ def _one_session(
         own.within(part),
         target.violation,
         control=(History(target.space), control_of(record, target)) if record.control != "none" else None,
+        watch=None if request.keep_going else _failure_watch(target, session),
         before_s=session.before_s,
         clock=clock_of(target),
         began=began,
@@ -211,6 +222,17 @@ def _one_session(
                     end, stop.late = "interrupted", True
     reporter.end(loop, end)
     return end
+
+
+def _failure_watch(target: SearchTarget, session: Session) -> FailureWatch:
+    """Return the rule that ends a search in which nothing is right; it ignores trials of earlier kernel code."""
+
+    def reaching(cause: Cause) -> frozenset[str]:
+        if target.table is not None:  # a recording has no source
+            return frozenset(gene.name for gene in target.space.genes)
+        return genes_reaching(target.kernel, target.space, target.problems[0], cause)
+
+    return FailureWatch(target.space, reaching, frozenset(session.of_earlier_code))
 
 
 def _pending_verification_s(
@@ -371,8 +393,7 @@ def _create_sampler(stack: ExitStack, record: StudyRecord, target: SearchTarget,
         return sampler_of(record, target, prior)
     process = SamplerProcess(
         SamplerPlan(
-            WorkerContext(target.kernel.folder, target.problems, target.limits),
-            target.digest(),
+            WorkerContext.of(target.kernel, target.problems, target.limits),
             target.study.genes,
             record.sampler,
             record.sampler_options,

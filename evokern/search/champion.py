@@ -1,8 +1,9 @@
-"""Verification of the champion at the end of a search; if it is refuted, the next fastest trial is verified.
+"""Verification of a search's champion; if the champion is refuted, the next fastest trial is verified.
 
 Every measured trial has passed the correctness gate. The verification also runs all small problems under the sanitizer,
-and shapes that the search did not use. On a simulated device, it runs more blocks of the study's problems. It uses a
-separate process and the study's budget.
+and shapes that the search did not use. It looks for races in some blocks of the study's problems. If a loop does not
+repeat there, it does so at problems at which the loop repeats. On a simulated device, it also compares the results of
+more blocks. It uses a separate process and the study's budget.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from evokern.declaration.genes import Config
 from evokern.errors import EvokernError
 from evokern.search.identity import SearchTarget
-from evokern.store import Session, db_option
+from evokern.store import Session, db_option, undecided
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import Study
 from evokern.study.trial import Outcome, Trial
@@ -77,7 +78,7 @@ def reserve(budget_s: float | None, predicted: bool) -> float:
 
 
 class ChampionVerification:
-    """Verification of the fastest measured trial in separate processes; if it is refuted, the next fastest follows.
+    """Verification of the fastest trial in separate processes; if a trial is refuted, the next fastest follows.
 
     If a GPU is searched and CPU cores are idle, the processes start before the search ends, because importing torch
     takes seconds. The best trial at that time often remains the champion.
@@ -105,11 +106,12 @@ class ChampionVerification:
         """
         self._session, self._note, self._proved = session, note, proved
         self._known = {proof.trial: proof.passed for proof in session.proofs()}
-        for number, passed in self._known.items():
-            proved(number, passed)
+        for proof in session.proofs():
+            if not (proof.passed and undecided(proof.result.get("stages", {}))):
+                proved(proof.trial, proof.passed)
         self._pending: set[int] = set()
         self._early = not target.device.predicted and cores >= EARLY_CORES
-        context = WorkerContext(target.kernel.folder, target.problems, target.limits)
+        context = WorkerContext.of(target.kernel, target.problems, target.limits)
         settings = VerifierSettings(context, target.study, session.study.secret, target.device.predicted)
         # The simulator needs only the CPU; a process that loads the kernel must not have access to a GPU.
         environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -157,8 +159,8 @@ class ChampionVerification:
                 return
         if len(left) > MOST_REFUTED:
             self._note(
-                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all fail alike, declare "
-                "what the kernel cannot handle in its constraints or fields (`multiple_of`)"
+                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all failed in the same "
+                "way, exclude the unsupported cases with constraints or fields (`multiple_of`)"
             )
 
     def close(self) -> None:
@@ -210,7 +212,11 @@ class ChampionVerification:
         stages = found["stages"].items()
         failed = [f"{stage_label(name)}: {one['detail']}" for name, one in stages if one["state"] == "failed"]
         self._known[result.key] = not failed
-        self._proved(result.key, not failed)
+        unclear = "" if failed else undecided(found["stages"])
+        if unclear:
+            self._note(f"trial {result.key} is not verified: {unclear}")
+        else:
+            self._proved(result.key, not failed)
         if failed:
             self._note(f"trial {result.key} is refuted and cannot be the champion: {failed[0]}")
         return ""

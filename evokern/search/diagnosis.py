@@ -55,7 +55,7 @@ def run_diagnosed(
     after_event: AfterEvent,
     diagnoser: str,
 ) -> EndReason:
-    """Run a search; diagnose its crashes if the device does not, and return the reason for its end.
+    """Run a search, diagnose its crashes unless the device does so, and return the reason why the search ended.
 
     Args:
         loop: the search, after `restore`.
@@ -78,7 +78,7 @@ def run_diagnosed(
         diagnoses.advance()
         after_event(event)
 
-    context = WorkerContext(target.kernel.folder, target.problems, target.limits)
+    context = WorkerContext.of(target.kernel, target.problems, target.limits)
     diagnoses = Diagnoses(diagnoser, context, target.space.genes, keep)
     try:
         diagnoses.restore(recorded)

@@ -13,11 +13,12 @@ from typing import Any
 from evokern.declaration.feasibility import Violation, check
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel_files import OUTSIDE, stored_outside
 from evokern.declaration.problem import parse_problems
 from evokern.declaration.space import Space
 from evokern.device.contract import Device
 from evokern.device.recorded.table import Table
-from evokern.errors import DeviceError, SpaceError, StoreError, StudyError
+from evokern.errors import DeviceError, KernelError, SpaceError, StoreError, StudyError
 from evokern.hardware.profiles import Profile, limits_for
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import VERSIONS
@@ -72,10 +73,20 @@ class SearchTarget:
         return check(self.kernel, config, self.problems, self.limits)
 
     def sources(self) -> dict[str, str]:
-        """Return the kernel's files as texts, by path relative to its folder."""
+        """Return the kernel's texts to store, by name, and the digests of headers outside its folder."""
         if self.table:
             return {}
-        return {file.name: file.kept_text for file in self.kernel.files()}
+        return (self.kernel.content or self.kernel.read_content()).stored(self.kernel.folder)
+
+    def changed_files(self) -> list[str]:
+        """Return the names of the kernel's files that changed on disk since the kernel was loaded."""
+        if self.table or self.kernel.content is None:
+            return []
+        try:
+            now = self.kernel.read_content()
+        except (KernelError, OSError):
+            return [str(self.kernel.folder)]
+        return _differing(*(one.stored(self.kernel.folder) for one in (self.kernel.content, now)))
 
     def record(self, request: SessionRequest) -> StudyRecord:
         """Return the record of a new study; the store adds the UUID and the date."""
@@ -259,7 +270,7 @@ def changed_settings(record: StudyRecord, study: Study) -> list[str]:
 
 
 def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> None:
-    """Reject a study whose times follow another timing rule, because they are not comparable with new times.
+    """Reject a study with another timing rule, because its times are not comparable with new times.
 
     Args:
         record: the stored study.
@@ -363,12 +374,17 @@ def _overridden(record: StudyRecord, request: SessionRequest) -> list[str]:
 
 
 def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    names = [name for name in dict.fromkeys((*old, *new)) if _hash(old.get(name)) != _hash(new.get(name))]
+    names = _differing(old, new)
     return f"kernel code ({', '.join(names)})" if names else ""
 
 
-def _hash(text: str | None) -> str:
-    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return the names of files whose content differs; the path of a header outside the kernel does not matter."""
+    before, after = (
+        {**files, **{OUTSIDE + name: digest for name, (digest, _) in stored_outside(files).items()}}
+        for files in (old, new)
+    )
+    return [name.removeprefix(OUTSIDE) for name in dict.fromkeys((*old, *new)) if before.get(name) != after.get(name)]
 
 
 def same_genes(one: tuple[Gene, ...], other: tuple[Gene, ...]) -> bool:

@@ -19,13 +19,13 @@ from typing import Literal, Protocol
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.genes import Config
 from evokern.device.contract import Answer, CompilesAhead, Device, ExecutorState, HasExecutors, ReportsStages, Request
-from evokern.errors import InternalError
+from evokern.errors import DeviceError, InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
-from evokern.search._failures import LastFailures
+from evokern.search._failures import FailureWatch, LastFailures
 from evokern.search.request import SessionPart
 from evokern.search.results import EndReason
-from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+from evokern.study.trial import SMALLER, TOO_LARGE, Evaluation, Outcome, Proposal, Trial
 
 POLL_S = 0.1
 """Maximum wait in seconds before the loop checks the clock and stop requests."""
@@ -33,7 +33,8 @@ HEARTBEAT_S = 2.0
 """Interval in seconds at which the elapsed time is stored if no trial ends."""
 DRAIN_S = 2.0
 """Seconds that candidates in flight have to finish after the end of the budget; a later session repeats the others."""
-
+MAX_TOO_LARGE = 8
+"""Number of consecutive trials that a simulated device cannot run; one more ends the search."""
 
 AfterEvent = Callable[[Literal["trial", "idle"]], None]
 
@@ -54,7 +55,7 @@ class TrialRecorder(Protocol):
         """Store how long the session has lasted."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context that stores either everything that is done inside it, or nothing."""
+        """Return a context that commits all changes made inside it, or none."""
 
 
 class NullRecorder:
@@ -116,6 +117,7 @@ class Loop:
         violation: Callable[[Config], Violation | None],
         *,
         control: tuple[History, Sampler] | None = None,
+        watch: FailureWatch | None = None,
         before_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
@@ -130,6 +132,7 @@ class Loop:
             limits: limits of the search.
             violation: returns the constraint that a configuration violates; None if it is feasible.
             control: the control's empty history and sampler, which proposes every second trial; None for no control.
+            watch: ends a search in which nothing is right; None for no such end.
             before_s: study time of earlier sessions, in seconds.
             clock: returns seconds, from any origin.
             began: the clock's time at the session's start; None means now.
@@ -140,6 +143,7 @@ class Loop:
         self._recorder = recorder
         self._limits = limits
         self._violation = violation
+        self._watch = watch
         self._before_s = before_s
         self._clock = clock
         self._began = clock() if began is None else began
@@ -150,6 +154,7 @@ class Loop:
         self._prefix = 0
         self._in_flight: set[int] = set()
         self._exhausted = False
+        self._too_large = 0
         self._recent: deque[float] = deque()
         self.stop_requested = False
         """Whether to end the session; signal handlers may set it. All recorded trials are kept."""
@@ -223,11 +228,18 @@ class Loop:
         return left
 
     def already_ended(self) -> EndReason | None:
-        """Return the reason if the search has ended before a device is opened: its budget or its trials are used up."""
+        """Return why the search has ended before a device opens: a limit is reached, or nothing is right; else None."""
         if self._over_budget():
             return "budget"
         limit = self._limits.trials
-        return "trials" if limit is not None and self.evaluated >= limit else None
+        if limit is not None and self.evaluated >= limit:
+            return "trials"
+        return "no_success" if self.hopeless else None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nothing was right so far, and the search ends for that reason."""
+        return self._watch is not None and self._watch.hopeless
 
     def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[TrialResult]:
         """Restore earlier sessions; return the results to store, in number order.
@@ -251,6 +263,9 @@ class Loop:
         """Add evidence to recorded trials, for progress displays; samplers do not see this evidence."""
         changed = {trial.number: trial for trial in trials}
         self.failures.annotate(changed)
+        if self._watch is not None:
+            for trial in trials:
+                self._watch.add(trial)
         if self.last is not None:
             self.last = changed.get(self.last.number, self.last)
 
@@ -305,6 +320,21 @@ class Loop:
                 self._device.compile_ahead(self.arms.of(number).likely())
         for self.last in recorded:
             after_event("trial")
+            self._require_simulable(self.last)
+
+    def _require_simulable(self, trial: Trial) -> None:
+        """Check that the last trials were not all too large to simulate; such trials do not count towards a limit.
+
+        Raises:
+            DeviceError: too many trials in a row were too large.
+        """
+        evidence = trial.evaluation.evidence
+        self._too_large = self._too_large + 1 if evidence.get("constraint") == TOO_LARGE else 0
+        if self._too_large > MAX_TOO_LARGE:
+            raise DeviceError(
+                f"{self._too_large} trials in a row were too large to simulate, trial {trial.number} because "
+                f"{evidence['reason']}; {SMALLER}"
+            )
 
     def _over_budget(self) -> bool:
         return self._limits.budget_s is not None and self.elapsed_s >= self._limits.budget_s
@@ -312,6 +342,8 @@ class Loop:
     def _reason(self) -> EndReason:
         if self._exhausted:
             return "exhausted"
+        if self.hopeless and not self._over_budget():
+            return "no_success"
         return "budget" if self._over_budget() else "trials"
 
     def _may_ask(self) -> bool:
@@ -319,7 +351,7 @@ class Loop:
         # the results.
         enough = self._limits.trials is not None and self.evaluated + len(self._in_flight) >= self._limits.trials
         visible = self.arms.last_visible_trial(len(self._proposals), self._limits.in_flight) < self._prefix
-        return visible and not (enough or self._exhausted or self._over_budget())
+        return visible and not (enough or self._exhausted or self._over_budget() or self.hopeless)
 
     def _show(self, number: int) -> None:
         """Show a group the results that the proposal of a trial may see."""
@@ -371,6 +403,8 @@ class Loop:
     def _count(self, trial: Trial) -> None:
         self._results[trial.number] = TrialResult.of(trial)
         self.arms.of(trial.number).count(trial)
+        if self._watch is not None:
+            self._watch.add(trial)
         self.outcomes[trial.outcome.value] += 1
         self.evaluated += trial.outcome.evaluated
         self.last = trial

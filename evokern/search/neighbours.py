@@ -1,4 +1,4 @@
-"""Constraints that prevent single-gene changes of a champion; they are stored, so that reports need no kernel."""
+"""Constraints that prevent single-gene changes of a champion, stored so that reports need no kernel."""
 
 from __future__ import annotations
 

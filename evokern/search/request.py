@@ -89,7 +89,14 @@ class SessionRequest:
     verify: bool = True
     """Whether to verify the champion at the end, within the budget."""
 
+    inputs: str | None = None
+    """`normal`: check candidates on normal inputs only."""
+    keep_going: bool = False
+    """Whether to continue even if nothing was right (`FailureWatch`)."""
+
     def __post_init__(self) -> None:
+        if self.inputs not in (None, "normal"):
+            raise StudyError(f"inputs = {self.inputs!r}; use normal, or omit it to use the inputs of the study")
         for time in (self.budget, self.extend):
             if time is not None:
                 parse_duration(time)
@@ -114,7 +121,7 @@ class SessionRequest:
                     "it; set a larger limit with --trials N"
                 )
             if budget_s is None:
-                raise StudyError(f"study {record.name} has no budget to extend; set one with --budget")
+                raise StudyError(f"study {record.name} has no budget to extend; set a budget with --budget")
             budget_s += parse_duration(self.extend)
         price = record.cost_per_hour if self.cost_per_hour is None else self.cost_per_hour
         limit = self.trials or record.trials_limit

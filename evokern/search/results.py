@@ -11,9 +11,11 @@ from evokern.declaration.genes import Gene
 from evokern.device.contract import ExecutorState, StartStep
 from evokern.study.trial import Trial
 
-EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused"]
-"""Reason why a session ended: budget used up, trial limit reached, search space exhausted, interrupted by the user, or
-paused at the end of its part of the study (`SessionPart`)."""
+EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused", "no_success"]
+"""Reason why a session ended: budget used up, trial limit reached, search space exhausted, or interrupted by the user.
+
+`paused` means the end of its part of the study (`SessionPart`), and `no_success` that nothing was right
+(`FailureWatch`)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Progress:
     """Constraint → number of proposals rejected before they became trials."""
     baseline: tuple[str, float] | None = None
     """Name and time in µs of the fastest baseline."""
+    rejected_baselines: Mapping[str, str] = field(default_factory=dict)
+    """Name and error of each baseline that failed."""
     best: Trial | None = None
     """Champion so far."""
     arms: tuple[ArmProgress, ...] = ()

@@ -5,12 +5,20 @@ The folder that a database names is not trusted, and its digest is compared befo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.kernel_files import files_digest, kernel_files, write_kernel_files
-from evokern.errors import KernelError
+from evokern.declaration.kernel_files import (
+    OUTSIDE,
+    KernelContent,
+    changed_since,
+    kernel_files,
+    stored_outside,
+    write_kernel_files,
+)
+from evokern.errors import CodeChangedError, KernelError
 from evokern.store import Reader, StudyRecord
 from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
 from evokern.study.trust import distrust_reason
@@ -35,9 +43,16 @@ def stored_kernel(
         KernelError: the folder's code differs from the trial's, and the stored copy is missing or not trusted.
     """
     files = reader.source(digest)
-    instead = ""
+    outside, instead = stored_outside(files), ""
     try:
         folder = named_folder(record)
+        if changed := [name for name, (known, _) in outside.items() if changed_since(known, folder / name)]:
+            listed = ", ".join(os.path.normpath(folder / name) for name in changed)
+            raise CodeChangedError(
+                f"{listed} changed since that trial ran, and the "
+                "database has no copy of headers outside the kernel's folder; restore what changed, or search again "
+                "with --fresh" + (f"; {otherwise}" if otherwise else "")
+            )
         if digest not in _digests(folder, files):  # before any of its code runs
             why, instead = f"the code of kernel {record.kernel} changed since that trial ran", otherwise
         elif foreign := distrust_reason(folder):
@@ -48,6 +63,8 @@ def stored_kernel(
             if kernel.digest() == digest:
                 return kernel
             why = f"the code of kernel {record.kernel} is being changed"
+    except CodeChangedError:
+        raise
     except KernelError as error:
         why = str(error)
     if "kernel.py" not in files:
@@ -55,8 +72,15 @@ def stored_kernel(
     if not trust:
         what = f"{why}; to run the database's copy of kernel.py instead of the folder, use --trust"
         raise KernelError(what + (f"; {instead}" if instead else ""))
-    contents = {name: text.encode() for name, text in files.items()}
-    return load_kernel(write_kernel_files(scratch, record.kernel, contents))
+    contents = {name: text.encode() for name, text in files.items() if not name.startswith(OUTSIDE)}
+    kernel = load_kernel(write_kernel_files(scratch, record.kernel, contents), keep=True)
+    now = kernel.read_content().outside
+    if missing := [name for name, (known, _) in outside.items() if now.get(name) != known]:
+        raise KernelError(
+            f"{why}; the database's copy cannot run either, because it does not contain {missing[0]}, a header outside "
+            f"the kernel's folder; restore {missing[0]} as it was when that trial ran"
+        )
+    return kernel
 
 
 def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust: bool, allow_changes: bool) -> Kernel:
@@ -96,5 +120,7 @@ def named_folder(record: StudyRecord) -> Path:
 
 def _digests(folder: Path, kept: Mapping[str, str]) -> set[str]:
     """Return the digests that a folder may have: one for each stored file that may be the kernel's source."""
-    sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(".."))]
-    return {files_digest(kernel_files(folder, name)) for name in sources if (folder / name).is_file()}
+    sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(("..", OUTSIDE)))]
+    outside = {name: digest for name, (digest, _) in stored_outside(kept).items()}  # changed ones were refused before
+    found = (kernel_files(folder, name) for name in sources if (folder / name).is_file())
+    return {KernelContent(files, outside).digest() for files in found}

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from evokern.compile.symbols import symbol_of
+from evokern.cuda_source.mangled import source_name
 from evokern.errors import SourceError, UsageError
 from evokern.ptx.program import PtxProgram
 from evokern.ptx.syntax import Variable
 from evokern.simt.arrays import Array
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
+
+MOST_VARIABLE_BYTES = 1 << 30
+"""Maximum total size in bytes of a module's variables; every launch of a batch has its own copy of them."""
 
 
 def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generic[Any]]) -> Array:
@@ -43,7 +47,17 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
 
 
 def place_data(program: PtxProgram, module: Module, memory: Memory, launches: int) -> dict[str, Array]:
-    """Allocate the module's global and constant variables for each launch and return their addresses."""
+    """Allocate the module's global and constant variables for each launch and return their addresses.
+
+    Raises:
+        SourceError: the variables are too large, or one of them points to an undefined symbol.
+    """
+    largest = max(program.data_symbols, key=lambda variable: variable.size, default=None)
+    if largest and (total := sum(variable.size for variable in program.data_symbols)) > MOST_VARIABLE_BYTES:
+        raise SourceError(
+            f"module variables have {total:,} bytes ({source_name(largest.name)}: {largest.size:,}), but the simulator "
+            f"supports at most {MOST_VARIABLE_BYTES:,}; make them smaller, or pass a buffer as an argument"
+        )
     addresses: dict[str, Array] = {}
     fresh: list[tuple[Variable, int]] = []
     for variable in program.data_symbols:
@@ -80,7 +94,7 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
 
 
 def restore_variables(module: Module, memory: Memory, *, every: bool = False) -> None:
-    """Restore the initial values of a module's variables: those with declared state, or all of them.
+    """Restore the initial values of a module's variables with declared state, or of all variables.
 
     Variables that are not placed in memory yet get their initial values when they are placed.
     """

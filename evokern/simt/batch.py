@@ -1,4 +1,4 @@
-"""Lanes of one batch of blocks: indices, registers, activity, and descriptions for findings.
+"""Lanes of one batch of blocks: their indices, registers and active masks, and texts for findings.
 
 The machine and all modules that observe lanes use this class.
 """
@@ -19,6 +19,10 @@ from evokern.simt.settings import Geometry, Options
 
 class LaunchStopped(Exception):  # noqa: N818 - not an error: a finding ended the launch
     """Early end of a launch: trap, misaligned access or instruction limit."""
+
+
+class WaitsOutside(LaunchStopped):
+    """Early end of a batch that hung, although blocks of the launch outside the batch could end its wait."""
 
 
 class Batch:
@@ -75,7 +79,7 @@ class Batch:
         self._carry: Array | None = None
 
     def load(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Switch to new blocks.
+        """Replace the blocks of this batch by new blocks.
 
         Args:
             pairs: (launch, linear block id) for each block of the geometry.
@@ -100,12 +104,12 @@ class Batch:
         return self._carry
 
     def leave(self, mask: Array, count: int) -> None:
-        """Remove lanes that have returned from the kernel."""
+        """Remove the lanes that have returned from the kernel."""
         self.live[mask] = False
         self.live_count -= count
 
     def stop(self) -> None:
-        """End the launch early; first report a finding that contains the reason."""
+        """Report a finding with the reason, then end the launch early."""
         raise LaunchStopped
 
     # ---- findings

@@ -1,4 +1,4 @@
-"""Access to register rows and to the machine's state, for operations that are being bound.
+"""Access to register rows and to the machine's state while an operation is bound.
 
 An operation is bound once per batch. It gets its rows from the `Binder` and returns a function without arguments, which
 does the work.
@@ -51,7 +51,7 @@ class Binder:
         self._stores = []
 
     def begin_effect(self) -> None:
-        """Prepare for an operation that handles the active lanes itself and writes its results directly."""
+        """Prepare to bind an operation that handles active lanes itself and writes its results directly."""
         guard, negated, batch = self.guard, self.guard_negated, self._batch
         self.guard = None
         if guard is None:
@@ -182,7 +182,7 @@ class Binder:
         return scratch
 
     def wide(self, operand: Operand, type_name: str) -> str:
-        """Return the type to which a loaded or converted value is extended in its register (section 9.4.1)."""
+        """Return the type to which a loaded or converted value is extended in a register (section 9.4.1)."""
         if isinstance(operand, Register):
             known = self.routine.slots.get(operand.name)
             if known is not None and known[0] != "pred":

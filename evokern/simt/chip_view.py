@@ -51,7 +51,7 @@ class ChipTime:
     """Number of launches so far."""
 
     def ran(self, cycles: int, blocks: int, sms: int) -> None:
-        """Advance the clocks by the duration of a batch, whose blocks run concurrently here but in waves on the chip.
+        """Advance the clocks by the duration that a batch would have on the chip, where its blocks run in waves.
 
         Args:
             cycles: SM clocks from start to end of the batch.
@@ -66,7 +66,7 @@ class ChipTime:
         self.cycles, self.latest, self.grids = began.cycles, began.latest, began.grids
 
     def finished(self, launches: int) -> None:
-        """Advance past launches that ran concurrently here but run one after another on a chip."""
+        """Advance the clocks by launches that ran concurrently here, but would run one after another on a chip."""
         self.cycles = max(self.cycles, self.latest) + launches * LAUNCH_CYCLES
         self.grids += launches
 

@@ -103,6 +103,8 @@ class Counters:
     """Bytes of local memory that were loaded or stored."""
     cluster_accesses: Array
     """Accesses to another block's shared memory in the cluster, counted per thread."""
+    sleep_ns: Array
+    """Nanoseconds that warps slept in ``nanosleep``, summed over warps."""
     barriers: int
     """Number of times that warps arrived at barriers of their block."""
     mma: dict[str, tuple[int, float]]
@@ -124,8 +126,13 @@ class Counters:
         """Number of operations of the matrix instructions."""
         return sum(flops for _, flops in self.mma.values())
 
+    def sleeps(self, clock_mhz: float) -> dict[int, float]:
+        """Return instruction → average clocks that a warp sleeps per execution."""
+        clocks = self.sleep_ns * (clock_mhz / 1000) / np.maximum(self.warp_instructions, 1)
+        return {int(number): float(clocks[number]) for number in np.flatnonzero(clocks > 0)}
+
     def conflicts(self) -> dict[int, float]:
-        """Return a map from instruction to the average number of extra wavefronts per execution from bank conflicts."""
+        """Return, for each instruction, the mean number of extra wavefronts per execution due to bank conflicts."""
         further = (self.shared_wavefronts - self.ideal_wavefronts) / np.maximum(self.warp_instructions, 1)
         return {int(number): float(further[number]) for number in np.flatnonzero(further > 0)}
 

@@ -1,4 +1,4 @@
-"""Counters for events that depend on addresses, for one batch and summed over a launch.
+"""Counters of events that depend on addresses, for one batch and as sums over a launch.
 
 A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time. Accesses
 of 16 bytes and the rows of ``ldmatrix`` are served for a quarter of a warp at a time. Within such a group, the number
@@ -58,6 +58,7 @@ class Tally:
             "ideal_store_sectors",
             "local_bytes",
             "cluster_accesses",
+            "sleep_ns",
         )
         self.arrays = {name: np.zeros(size, np.int64) for name in names}
 
@@ -197,12 +198,16 @@ class EventCounter:
         return int(np.maximum.reduceat(counts, starts).sum()), int(starts.size)
 
     def local(self, number: int, active: Active, width: int) -> None:
-        """Count the bytes of an access to local memory, which is interleaved, so lanes never conflict."""
+        """Count the bytes of an access to local memory; lanes never conflict, because local memory is interleaved."""
         self.tally.arrays["local_bytes"][number] += width * active.count
 
     def cluster(self, number: int, accesses: int) -> None:
         """Count accesses to another block's shared memory, per thread."""
         self.tally.arrays["cluster_accesses"][number] += accesses
+
+    def sleep(self, number: int, total_ns: int) -> None:
+        """Count the sleep of some warps, summed over these warps."""
+        self.tally.arrays["sleep_ns"][number] += total_ns
 
     def sectors(self, number: int, active: Active, index: Array, width: int, *, write: bool) -> None:
         """Count the sectors of a global access; ``index`` has one value per active lane, in units of ``width``."""

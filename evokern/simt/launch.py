@@ -9,21 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from evokern.compile.launch_attributes import LaunchAttributes
+from evokern.cuda_source.mangled import source_name
+from evokern.declaration.kernel import Launch
 from evokern.errors import UsageError
 from evokern.hardware.profiles import Profile
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arguments import allocate_hidden, fill_constants, pack_arguments, place_data
 from evokern.simt.arrays import Array
-from evokern.simt.batch import LaunchStopped
+from evokern.simt.batch import LaunchStopped, WaitsOutside
 from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
+from evokern.simt.clusters.whole_grid import whole_grid_blocks
+from evokern.simt.control_flow.paths import Paths, merged
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.access_keys import NUMBER
-from evokern.simt.sanitizer.findings import Collector, Finding
+from evokern.simt.sanitizer.findings import ENDLESS, UNFINISHED, Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.used_values import SecondRun
 from evokern.simt.settings import Geometry, Options
@@ -36,9 +41,6 @@ SHARED_BYTES = 64 << 20
 """Maximum bytes of shared memory per batch, without its shadow."""
 SECOND_RUN_BYTES = 1 << 28
 """Maximum bytes of writable buffers for a second run; in larger launches, all values read count as used."""
-BATCH_BYTES = 1 << 30
-"""Maximum bytes of registers and shared memory of a batch that cannot be split, because its blocks wait for each
-other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +58,34 @@ class LaunchResult:
     fatal: Finding | None
     """The finding that would have ended the launch on a GPU."""
     hung: bool
-    """True if the launch did not end by itself: it reached the instruction limit, or threads waited forever."""
+    """True if the launch never ends: threads wait forever, or the state of a loop repeats."""
     ended: bool = False
     """True if `enough` ended the launch; counters then cover only the part that ran."""
     finished: bool = True
     """True if every thread ran to its end, regardless of findings."""
     warp_instructions: int = 0
     """Warp instructions issued; 0 if `counters` contains them. `launch_many` counts all its launches together."""
+    waits_outside: bool = False
+    """True if the launch hung, and its threads may wait for blocks that did not run, or not at the same time."""
+    paths: Paths | None = None
+    """Paths that the blocks took, with ``record_paths=True``. `launch_many` merges those of all its launches."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
         """Findings that make the kernel incorrect; all others are warnings."""
         return tuple(finding for finding in self.findings if finding.matters)
+
+    @property
+    def over_limit(self) -> bool:
+        """Whether the instruction limit ended the launch; the launch may be only long."""
+        return self.fatal is not None and self.fatal.kind == UNFINISHED
+
+    @property
+    def fault(self) -> Finding | None:
+        """The finding that decides the outcome: the fatal one; errors come before `unfinished`."""
+        if self.over_limit or self.fatal is None:
+            return next(iter(self.errors), self.fatal)
+        return self.fatal
 
 
 def launch(
@@ -113,6 +131,7 @@ def launch_many(
     batch_blocks: int | None = None,
     enough: Callable[[Counters], bool] | None = None,
     constants: Sequence[Mapping[str, Buffer]] = (),
+    record_paths: bool = False,
 ) -> list[LaunchResult]:
     """Run several launches of one kernel with different arguments concurrently, as lanes of common batches.
 
@@ -126,7 +145,8 @@ def launch_many(
             launches.
         dynamic_shared: bytes of dynamic shared memory.
         cluster: blocks of a cluster along x, y, z; None uses the kernel's ``__cluster_dims__``, if any.
-        blocks: linear ids of the blocks to run; None for all. The other blocks in their clusters run as well.
+        blocks: linear ids of the blocks to run; None for all. The other blocks in their clusters run as well. If the
+            kernel synchronises its grid, all blocks run.
         instruction_limit: maximum number of warp instructions per batch of blocks; each instruction counts as at least
             `evokern.simt.settings.LEAST_WARPS` of them, which reflects its cost on the CPU.
         sanitize: check for races, uninitialised data and unfinished copies; bounds and alignment are always checked.
@@ -143,9 +163,10 @@ def launch_many(
         enough: function that is called periodically with the current counters and ends the launch by returning True;
             allowed only with a single argument list.
         constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
+        record_paths: record the rounds of loops and the sides of branches.
 
     Returns:
-        One result per argument list.
+        One result per argument list. After a launch that exceeds the limit, the following ones do not run.
 
     Raises:
         SourceError: the entry does not exist or uses unsupported PTX.
@@ -153,14 +174,14 @@ def launch_many(
     """
     options = Options(
         sanitize, count, instruction_limit, past_misaligned, until_fatal,
-        chip=ChipView.of(chip, module.target, module.digest),
+        chip=ChipView.of(chip, module.target, module.digest), record_paths=record_paths,
     )  # fmt: skip
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture, cluster)
     filled = tuple(constants) or ({},) * len(args)
-    chosen = run.cluster.whole(grid, range(grid[0] * grid[1] * grid[2]) if blocks is None else blocks)
+    chosen = run.everyone if blocks is None or module.needs_whole_grid(entry) else run.cluster.whole(grid, blocks)
     place_data(run.program, module, memory, len(args))
-    before = run.contents() if len(args) > 1 or run.allows_second_run() else []
+    before = run.contents() if len(args) > 1 or run.allows_second_run() or run.may_wait(chosen, batch_blocks) else []
     began = replace(memory.time)
     results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # One of the launches stopped the others, so each launch runs again separately.
@@ -171,6 +192,10 @@ def launch_many(
             alone = run.checked([values], chosen, batch_blocks, before, [own], alone=True)
             assert alone is not None
             results += alone
+            if alone[0].over_limit:  # the others need about as many instructions
+                not_run = LaunchResult((), None, completed=False, printed="", fatal=None, hung=False, finished=False)
+                results += [not_run] * (len(args) - len(results))
+                break
             before = run.keep(before, values)
     return results
 
@@ -188,10 +213,13 @@ class _Run:
     options: Options
     source: str | None
     enough: Callable[[Counters], bool] | None = None
+    together: bool = False
+    """Whether all blocks run in one batch, because they may wait for each other."""
     program: PtxProgram = field(init=False)
     width: int = field(init=False)
     cluster: Cluster = field(init=False)
     collectors: list[Collector] = field(init=False, default_factory=list)
+    waits_outside: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.program = self.module.program(self.entry)
@@ -215,6 +243,9 @@ class _Run:
                 f"PTX for {target} does not run on {architecture}: it may use features that only {target} has; "
                 f"compile it for {architecture}"
             )
+        excess = LaunchAttributes.of(self.program.entry.directives).block_excess(source_name(self.entry), self.block)
+        if excess is not None:
+            raise UsageError(f"{excess.reason}: change the block, or the attribute in the source")
         self.cluster = cluster_of(self.program.entry, cluster, runs_on)
         self.cluster.require_whole(self.grid, self.program.entry.name)
         self.module.check(self.entry, self.cluster.extent)
@@ -223,6 +254,16 @@ class _Run:
                 f"{self.entry} has {len(self.program.instructions):,} instructions, but the sanitizer supports at "
                 f"most {NUMBER.most:,}: reduce loop unrolling"
             )
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """All blocks of the grid, ordered by cluster."""
+        return self.cluster.whole(self.grid, range(self.grid[0] * self.grid[1] * self.grid[2]))
+
+    def may_wait(self, chosen: tuple[int, ...], batch_blocks: int | None) -> bool:
+        """Return whether blocks of one batch may wait for blocks of another one."""
+        several = (batch_blocks or self.batch_size()) < len(chosen) == len(self.everyone)
+        return several and not self.module.needs_whole_grid(self.entry) and self.program.polls
 
     def contents(self) -> list[tuple[Buffer, Array]]:
         """Return the contents of the writable buffers."""
@@ -234,22 +275,35 @@ class _Run:
             buffer.write(data)
 
     def keep(self, before: list[tuple[Buffer, Array]], values: Sequence[Any]) -> list[tuple[Buffer, Array]]:
-        """Return the saved contents, updated with what a finished launch wrote to its own buffers."""
+        """Return the saved contents, updated with the writes of a finished launch to its own buffers."""
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
     def allows_second_run(self) -> bool:
-        """Return whether the writable buffers are small enough to restore for a second run."""
-        writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
-        return self.options.sanitize and writable <= SECOND_RUN_BYTES
+        """Return whether the sanitizer may repeat the run to decide whether a finding is an error."""
+        return self.options.sanitize and self._restorable()
+
+    def _restorable(self) -> bool:
+        """Return whether the writable buffers are small enough to restore for another run."""
+        return sum(buffer.size for buffer in self.memory.buffers if buffer.writable) <= SECOND_RUN_BYTES
 
     def checked(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
         before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
     ) -> list[LaunchResult] | None:  # fmt: skip
-        """Run all blocks of all launches; repeat the run if it can decide whether a finding is an error."""
+        """Run all blocks of all launches; repeat the run if a second run can decide whether a finding is an error."""
         began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+        if results is not None and self.waits_outside and before and len(chosen) == len(self.everyone):
+            self.restore(before)
+            self.memory.time.rewind(began)
+            self.together, options = True, self.options
+            batches = -(-len(chosen) // (batch_blocks or self.batch_size()))
+            self.options = replace(options, instruction_limit=options.instruction_limit * batches)
+            results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+            self.options = options
+            if results is not None and all(one.finished for one in results):
+                self.module.resident.add(self.entry)  # the barrier is the kernel's own
         if results is None or not self.allows_second_run():
             return results
         collectors, options = self.collectors, self.options
@@ -277,7 +331,7 @@ class _Run:
         *,
         alone: bool = False,
     ) -> list[LaunchResult] | None:
-        """Run all blocks of all launches; return None if one of several launches stopped the others."""
+        """Run all blocks of all launches; return None if one of several launches stopped the other launches."""
         program, memory = self.program, self.memory
         params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
         symbols = place_data(program, self.module, memory, len(args)) | allocate_hidden(program, memory, params)
@@ -288,9 +342,10 @@ class _Run:
         shadow = GlobalShadow(program, memory, len(args), total, of_cluster) if self.options.sanitize else None
         tally = Tally(program, self.cluster.blocks) if self.options.count else None
         at_fatal = self._end if self.options.until_fatal else None
+        self.waits_outside, whole = False, self.together or self.module.needs_whole_grid(self.entry)
         collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
-        per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
+        per_batch = self._whole_grid(len(args)) if whole else batch_blocks or self.batch_size()
         per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
@@ -335,7 +390,8 @@ class _Run:
                     machine.state.events.finish()
                 batch = machine.state.batch
                 unfinished.update(int(number) for number in np.unique(batch.launch[batch.live]))
-        except LaunchStopped:
+        except LaunchStopped as stop:
+            self.waits_outside = isinstance(stop, WaitsOutside)
             if len(args) > 1 and not alone:
                 return None
             unfinished.update(range(len(args)))
@@ -346,8 +402,14 @@ class _Run:
             for number, lines in machine.state.batch.printed.items():
                 printed[number] += "".join(text for _, text in lines)
         issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
+        found = [paths for machine in machines.values() if (paths := machine.paths()) is not None]
+        paths = merged(found) if found else None
         return [
-            _result(collector, counters, number in unfinished, printed[number], ended, issued)
+            replace(
+                _result(collector, counters, number in unfinished, printed[number], ended, issued),
+                waits_outside=self.waits_outside,
+                paths=paths,
+            )
             for number, collector in enumerate(collectors)
         ]
 
@@ -368,21 +430,19 @@ class _Run:
         row_bytes = sum(count * widths[kind] for kind, count in self.program.rows.items())
         return (row_bytes + self.program.local_bytes * 2) * self.width
 
-    def _whole_grid(self, blocks: int) -> int:
-        need = blocks * (self._block_bytes() + 7 * (self.program.static_shared + self.dynamic_shared))
-        if need > BATCH_BYTES:
-            raise UsageError(
-                f"{self.entry} synchronises its whole grid; running all {blocks} blocks concurrently needs "
-                f"{need >> 20} MiB, but only {BATCH_BYTES >> 20} MiB is available: use a smaller grid"
-            )
-        return blocks
+    def _whole_grid(self, launches: int) -> int:
+        """Return the size of batches that hold whole grids."""
+        static = self.program.static_shared
+        launch = Launch(source_name(self.entry), self.grid, self.block, (), self.dynamic_shared, static)
+        need = self._block_bytes() + 7 * (static + self.dynamic_shared)
+        return whole_grid_blocks(launch, launches, need, self.module.target, self.options.chip.profile)
 
 
 def _result(
     collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool, issued: int
 ) -> LaunchResult:
     fatal = collector.fatal
-    waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
+    waits = unfinished and not ended and (fatal is None or fatal.kind in ENDLESS)
     return LaunchResult(
         collector.findings,
         counters,

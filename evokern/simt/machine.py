@@ -18,6 +18,7 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
 from evokern.simt.clusters.barrier import ClusterBarrier
+from evokern.simt.control_flow.paths import PathRecorder, Paths
 from evokern.simt.event_counter import EventCounter, Tally
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
@@ -104,6 +105,7 @@ class Machine:
             proxy_fences=proxy_fences,
             mbarriers=Mbarriers(batch, shared, order),
             events=EventCounter(batch, tally, self.bound) if tally is not None else None,
+            paths=PathRecorder(batch) if options.record_paths else None,
         )
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
         self._hang_detector = HangDetector(self.state, self._reconvergence)
@@ -183,6 +185,11 @@ class Machine:
         self._hang_detector.load()
         if self._used is not None:
             self._used.load()
+
+    def paths(self) -> Paths | None:
+        """Return the paths of all blocks so far; None unless they are recorded."""
+        ran = (one.segment.index for one in self.bound if one.full is not None or one.masked is not None)
+        return self.state.paths.paths(ran) if self.state.paths is not None else None
 
     def run(self) -> None:
         """Run the loaded blocks until all of them have ended.
@@ -275,9 +282,6 @@ def _prepared(segment: Segment) -> Bound:
     """Return a segment, bound to rows on first use."""
     bound = Bound(segment, fall=segment.index + 1, size=segment.stop - segment.start)
     instructions = segment.routine.function.instructions[segment.start : segment.stop]
-    bound.polls = any(
-        item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed")
-        for item in instructions
-    )
+    bound.polls = segment.polls
     bound.leaves = bound.size == 1 and instructions[0].opcode in ("ret", "exit")
     return bound

@@ -22,6 +22,7 @@ class Module:
         target: the architecture that the PTX was compiled for, for example ``sm_89``.
         source_name: file name under which the CUDA source was compiled.
         digest: SHA-256 of the text.
+        resident: names of the entries whose blocks wait for each other across the grid, known from their runs.
         restored: symbol → bytes of each variable that is restored before each call; set by callers that know the
             kernel's declaration.
     """
@@ -35,6 +36,7 @@ class Module:
         self.variables = parser.variables
         self.lines = parser.lines
         self.restored: dict[str, bytes] = {}
+        self.resident: set[str] = set()
         self._programs: dict[str, PtxProgram] = {}
         self._checked: set[tuple[str, tuple[int, int, int]]] = set()
         self.entries: dict[str, Entry] = {}
@@ -70,6 +72,10 @@ class Module:
         if entry not in self._programs:
             self._programs[entry] = lower(self.functions, self.variables, self.lines, entry, self.target, lookup)
         return self._programs[entry]
+
+    def needs_whole_grid(self, entry: str) -> bool:
+        """Return whether the blocks of an entry must all run at once, because they wait for each other."""
+        return entry in self.resident or self.program(entry).grid_wide
 
     def check(self, entry: str, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
         """Check that the machine supports every instruction that the entry can reach.

@@ -71,7 +71,7 @@ class Reconvergence:
         return np.where(present, np.uint32(0xFFFFFFFF), np.uint32(0))
 
     def retry(self) -> bool:
-        """Resume parked lanes whose missing partners have exited; return whether there were any such lanes."""
+        """Resume parked lanes whose missing partners have exited; return whether such lanes existed."""
         moved = False
         for key in sorted(self.parked):
             active = self.parked.pop(key)
@@ -88,7 +88,7 @@ class Reconvergence:
         return moved
 
     def force(self) -> bool:
-        """Resume the parked lanes at the lowest code position, with a finding; return whether there were any."""
+        """Report and resume the parked lanes at the lowest code position; return whether such lanes existed."""
         if not self.parked:
             return False
         key = min(self.parked)

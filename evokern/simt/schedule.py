@@ -54,7 +54,7 @@ class Schedule:
         return (MAX_DEPTH - depth) * self.segments + segment
 
     def push(self, key: int, active: Active) -> None:
-        """Queue lanes for a segment; they join lanes that already wait there."""
+        """Queue lanes for a segment; these lanes join the lanes that already wait there."""
         known = self.groups.get(key)
         if known is None:
             self.groups[key] = active
@@ -74,7 +74,7 @@ class Schedule:
         return key, groups.pop(key), burst
 
     def comes_first(self, key: int) -> bool:
-        """Return whether lanes that arrive at a segment would be the next to run; at most one other group may wait."""
+        """Return whether lanes that arrive at a segment would run next; at most one other group may wait."""
         return (
             key < min(self.groups)
             and len(self.groups) < 2

@@ -66,6 +66,8 @@ class Options:
     """Reads whose values a second run follows."""
     chip: ChipView = ANY_CHIP
     """Chip whose values the special registers show."""
+    record_paths: bool = False
+    """Record the rounds of loops and the sides of branches."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ _CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%global
 
 
 class Specials:
-    """Rows of one batch's special registers, created on first use.
+    """Special registers of one batch as rows, which are created on first use.
 
     Attributes:
         reads: number of clock readings since the blocks were loaded.
@@ -40,19 +40,24 @@ class Specials:
         self._chip = batch.options.chip
         self._warps = max(batch.lanes // 32, LEAST_WARPS)
         self._later: Array | None = None
-        self.reads = 0
+        self.reads = self._slept_ns = 0
         self._rows: dict[str, Array] = {}
 
     def load(self) -> None:
         """Update rows that depend on the blocks, in place."""
-        self.reads, self._later = 0, None
+        self.reads, self._slept_ns, self._later = 0, 0, None
         for name, row in self._rows.items():
             row[...] = self._value(name)
 
     @property
     def cycles(self) -> int:
-        """SM clocks since the blocks were loaded: mean number of issued instructions per warp, plus clock readings."""
-        return CYCLES_PER_INSTRUCTION * self._schedule.issued // self._warps + READ_CYCLES * self.reads
+        """SM clocks since the blocks were loaded: instructions and sleep of a mean warp, plus clock readings."""
+        slept = int(self._slept_ns * self._chip.profile.clock_mhz) // 1000 // (self._batch.lanes // 32)
+        return CYCLES_PER_INSTRUCTION * self._schedule.issued // self._warps + READ_CYCLES * self.reads + slept
+
+    def sleep(self, total_ns: int) -> None:
+        """Advance the clocks by the sleep of some warps, summed over these warps."""
+        self._slept_ns += total_ns
 
     def type(self, name: str) -> str | None:
         """Return the type of a special register, or None for an ordinary register."""
@@ -168,6 +173,8 @@ class Specials:
         if base in constants:
             return np.array([constants[base]], np.uint32)
         if base in ("%envreg1", "%envreg2"):
+            if "%workspace" not in self._symbols:  # a normal launch
+                return np.zeros(1, np.uint32)
             workspace = self._symbols["%workspace"][batch.launch]
             return (workspace >> np.uint64(32 if base == "%envreg1" else 0)).astype(np.uint32)
         if name == "%gridid":

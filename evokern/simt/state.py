@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
 from evokern.simt.clusters.barrier import ClusterBarrier
+from evokern.simt.control_flow.paths import PathRecorder
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.global_space import GlobalSpace
@@ -62,6 +63,8 @@ class MachineState:
     """Mbarriers in shared memory."""
     events: EventCounter | None
     """Counters of events; None without counting."""
+    paths: PathRecorder | None
+    """Recorder of loops and branches; None unless the paths are wanted."""
 
     def load(self, blocks: Sequence[tuple[int, int]]) -> None:
         """Switch to new blocks, each given as (launch, linear block id)."""
@@ -83,3 +86,5 @@ class MachineState:
         self.mbarriers.load()
         if self.events is not None:
             self.events.load()
+        if self.paths is not None:
+            self.paths.load()

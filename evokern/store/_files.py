@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import StoreError
-from evokern.files import is_file, is_folder
+from evokern.files import is_file, is_folder, why_not_own
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -84,14 +85,23 @@ def check_location(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Check that a database, if it exists, has no other hard links.
+    """Check that a database and SQLite's files next to it are not links that somebody else may have put there.
 
     SQLite derives the names of its log and locks from the path that was opened. Access to one file by two names
     corrupts the file (sqlite.org/howtocorrupt.html, "Multiple links to the same file").
 
     Raises:
-        StoreError: if the file has several hard links.
+        StoreError: if there is such a link, or the database has several hard links.
     """
+    for suffix in ("-wal", "-shm", "-journal"):
+        side = Path(f"{path.resolve()}{suffix}")
+        if why := why_not_own(side):
+            raise StoreError(f"{path} cannot be used: {side}: {why}; SQLite would write to it. Remove {side}")
+    if path.is_symlink() and not (is_file(path) and path.stat().st_size):
+        raise StoreError(
+            f"{path} is a link to {path.resolve()}, which is not a database; remove the link, or choose that file with "
+            "--db"
+        )
     if path.is_file() and (names := path.stat().st_nlink) > 1:
         raise StoreError(
             f"{path} is one of {names} hard links to the same file, and SQLite would corrupt it; make a separate copy "
@@ -125,6 +135,8 @@ def explain_errors(path: Path) -> Iterator[None]:
 
 def _remedy(path: Path, text: str) -> str:
     low = text.lower()
+    if "disk i/o error" in low and (gone := _missing_log(path)):
+        return f"{gone}, SQLite's log of {path}, was removed while it was in use; run the same command again"
     if "disk is full" in low or "disk i/o error" in low:
         return f"the disk of {path} is full or failing; free space and run the same command again (nothing is lost)"
     if "readonly" in low:
@@ -139,10 +151,37 @@ def _remedy(path: Path, text: str) -> str:
             f"{path} is corrupt or not an SQLite file; restore a backup, recover its data with "
             f"`sqlite3 {path} .recover`, or choose another file with --db"
         )
+    if "unable to open" in low and _no_more_files():
+        return f"{path} cannot be opened: too many open files; raise the limit of open files (ulimit -n)"
     if "unable to open" in low:
         return f"{path} cannot be opened; check that the file and its folder exist and are readable"
     first = text.splitlines()[0] if text else "unknown error"
     return f"{path} cannot be used: {first}"
+
+
+def _missing_log(path: Path) -> Path | None:
+    """Return a file of SQLite that is missing next to a database, if its disk has space."""
+    try:
+        if not os.statvfs(path.resolve().parent).f_bavail:
+            return None
+    except OSError:
+        return None
+    logs = (Path(f"{path}{suffix}") for suffix in ("-wal", "-shm"))
+    return next((log for log in logs if not log.exists()), None)
+
+
+def _no_more_files() -> bool:
+    """Return whether this process cannot open the three files that SQLite needs for a database."""
+    opened: list[int] = []
+    try:
+        for _ in range(3):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    finally:
+        for one in opened:
+            os.close(one)
+    return False
 
 
 TIMEOUT_S = 30.0
@@ -229,7 +268,9 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     if is_folder(path):
         raise StoreError(f"{path} is a folder; choose a file with --db")
     if not is_file(path):
-        raise StoreError(f"there is no database {path}; create it with `evokern search` or choose another with --db")
+        raise StoreError(
+            f"there is no database {path}; create it with `evokern search` or choose another database with --db"
+        )
     check_links(path)
     folder = path.resolve().parent
     if os.access(path, os.W_OK) and os.access(folder, os.W_OK):

@@ -6,11 +6,13 @@ import fcntl
 import os
 import sqlite3
 import tempfile
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from evokern.errors import StoreError
+from evokern.files import open_own, why_not_own
 from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
 
 
@@ -37,7 +39,7 @@ class Lock:
             raise StoreError(f"{path} is in use by another search in this process; choose another file")
         while True:
             try:
-                self._file = self.path.open("a+", encoding="utf-8")
+                self._file = open_own(self.path)
             except OSError as error:
                 raise StoreError(self._not_taken(path, error)) from None
             if not lock(self._file):
@@ -47,21 +49,29 @@ class Lock:
             if self._still_the_file():
                 break
             self._file.close()
-        write_holder(self.path, self._file)
         try:
+            write_holder(self.path, self._file)
             self._lock_database(path)
+        except OSError as error:
+            self.release()
+            raise StoreError(f"{path} cannot be locked: {error.strerror}; choose another file with --db") from None
         except BaseException:
             self.release()
             raise
 
     def _not_taken(self, path: Path, error: OSError) -> str:
+        if why := why_not_own(self.path):
+            return (
+                f"{path} cannot be locked with {self.path}: {why}; remove {self.path}, or choose another file with --db"
+            )
         try:
             owner = self.path.stat().st_uid
         except OSError:  # system folders such as /proc report that they are writable
             return f"{path} cannot be created: {error.strerror}; choose another file with --db"
         return (
             f"{path} is locked by another user's search: {self.path} belongs to user {owner} ({error.strerror}); wait "
-            "for that search, choose another file with --db, or, if none is running, have the lock file removed"
+            "for that search, choose another file with --db, or, if no search is running, ask the owner to remove "
+            "the lock file"
         )
 
     def _lock_database(self, path: Path) -> None:
@@ -108,6 +118,45 @@ class Lock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class Logs:
+    """The -wal and -shm files of an open database. SQLite would apply them to a file that replaced the database."""
+
+    def __init__(self, database: Path) -> None:
+        """Record the files that exist now; they stay the same while the database is open."""
+        paths = (Path(f"{database.resolve()}{suffix}") for suffix in ("-wal", "-shm"))
+        self._states = {path: path.lstat() for path in paths if path.exists()}
+
+    def gone(self) -> Path | None:
+        """Return a file that was removed or replaced; other connections then do not see what this one commits."""
+        for path, state in self._states.items():
+            try:
+                if not os.path.samestat(path.lstat(), state):
+                    return path
+            except OSError:
+                return path
+        return None
+
+    def remove(self) -> None:
+        """Remove the files, unless other files have taken their names; the open connection can still use them."""
+        for path, state in self._states.items():
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.lstat(), state):
+                    path.unlink()
+
+    @contextmanager
+    def kept_for_the_replacement(self) -> Iterator[None]:
+        """Return a context in which the connection may be closed: SQLite then removes the names, whatever they are."""
+        self.remove()
+        aside = {path: path.with_name(f"{path.name}.kept") for path in self._states if os.path.lexists(path)}
+        for path, kept in aside.items():
+            path.rename(kept)
+        try:
+            yield
+        finally:
+            for path, kept in aside.items():
+                kept.rename(path)
 
 
 def _made(path: Path) -> bool:

@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evokern.declaration.kernel_files import changed_since, stored_outside
 from evokern.errors import StoreError
 from evokern.files import is_file
+from evokern.measurement.grid import grid_facts
 from evokern.measurement.roofline import Rates, RooflineBound, roofline_bound_of
 from evokern.store._arms import control_table
 from evokern.store._files import close_reading, connect_readonly, explain_errors
@@ -94,10 +96,21 @@ class Reader(ReadFile):
             interrupted=latest == ["interrupted"],
             db=self.path,
         )
+        if study.settings.get("gate", {}).get("inputs") == "normal":
+            found = replace(found, reason=f"{found.reason}; only normal inputs were checked")
         if found.verified and (changed := self.damaged_sources(study, trial)):
             files = ", ".join(map(repr, changed))
             return replace(found, verified=None, reason=f"the stored source {files} of the verified trial is damaged")
+        if found.verified and (headers := self._changed_headers(study, trial)):
+            reason = f"{', '.join(headers)}, which the verified program includes, changed since"
+            return replace(found, verified=None, reason=f"{reason}; restore it, or search again with --fresh")
         return found
+
+    def _changed_headers(self, study: StudyRecord, trial: Trial) -> list[str]:
+        """Return the headers outside a trial's kernel that exist on this machine with another content."""
+        stored = self.source(self.trial(study, trial.number).kernel_digest, shown=True)
+        known = stored_outside(stored).values()
+        return [path for digest, path in known if is_file(Path(path)) and changed_since(digest, Path(path))]
 
     def limit(self, study: StudyRecord, best: Trial) -> RooflineBound | None:
         """Return the champion's roofline bound, or None if its work is unknown.
@@ -125,6 +138,11 @@ class Reader(ReadFile):
             if fastest:
                 return fastest
         return None
+
+    def rejected_baselines(self, study: StudyRecord) -> dict[str, str]:
+        """Return the name and error of each baseline that failed in the latest session that tried baselines."""
+        tried = [session.baselines for session in self.sessions(study) if session.baselines]
+        return {one.name: one.error for one in tried[-1] if one.error} if tried else {}
 
     def in_turn(self, study: StudyRecord, trial: int) -> dict[str, Any] | None:
         """Return the latest head-to-head times of a trial and the fastest baseline.
@@ -202,6 +220,9 @@ class Reader(ReadFile):
             "cost": study.cost(elapsed_s),
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
             "damaged": list(self.damaged),
+            "rejected_baselines": self.rejected_baselines(study),
+            "grid": grid_facts(best.evaluation.resources, limit.share if limit else None) if best else None,
+            "end": next((one.end_reason for one in reversed(self.sessions(study)) if one.end_reason), None),
         }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from evokern.store._files import db_option
 from evokern.store._proofs import ProofRecord
@@ -21,7 +22,8 @@ class Verification:
     """Verification state of a trial."""
 
     verified: bool | None
-    """True: every stage passed, and all outputs were covered. False: refuted. None: not verified, or undecided."""
+    """True: every stage passed, all outputs were covered, and every loop repeated under the sanitizer. False: refuted.
+    None: not verified, or undecided."""
     reason: str
     """The stages that passed, the stage that failed, or the reason why the trial is not verified."""
     share: float | None
@@ -35,6 +37,20 @@ class Verification:
             "verified": self.verified, "verified_reason": self.reason, "verified_share": self.share,
             "verified_scaled": list(self.scaled),
         }  # fmt: skip
+
+
+def undecided(stages: Mapping[str, Any]) -> str:
+    """Return why stages without a failure do not verify a trial; empty if they do.
+
+    Args:
+        stages: the stages by name, as JSON values.
+    """
+    sanitizer, own = stages.get("sanitizer", {}), stages.get(OWN_PROBLEM)
+    if sanitizer.get("open_loops"):
+        return f"{stage_label('sanitizer')}: {sanitizer['detail']}"
+    if own is not None and not own.get("covered"):
+        return f"{stage_label(OWN_PROBLEM)}: {own['detail']}"
+    return ""
 
 
 def verification(
@@ -61,6 +77,8 @@ def verification(
     scaled = tuple(study.in_words(problem) for problem in trial.evaluation.scaled_problems)
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
     where = db_option(db)
+    if not mine and study.device.startswith("replay:"):
+        return Verification(None, "a replay looks up recorded times and runs no candidate", share, scaled)
     if not mine:
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
         never = "the search was stopped before verification" if interrupted else "the search ended without verification"
@@ -78,8 +96,8 @@ def verification(
         return Verification(None, reason, share, scaled)
     if own is not None:
         share = own.get("share", share)
-        if not own.get("covered"):
-            return Verification(None, f"{stage_label(OWN_PROBLEM)}: {own['detail']}", share)
+    if unclear := undecided(stages):
+        return Verification(None, unclear, share)
     passed = [(stage_label(name), stage["detail"]) for name, stage in stages.items() if stage["state"] == "passed"]
     parts = "; ".join(f"{label}: {detail}" for label, detail in passed)
     return Verification(True, f"at {shapes}: {parts}", share)

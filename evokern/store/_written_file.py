@@ -24,7 +24,7 @@ from evokern.store._files import (
     remove,
 )
 from evokern.store._integrity import change_rows
-from evokern.store._lock import Lock, rescue
+from evokern.store._lock import Lock, Logs, rescue
 from evokern.store._schema import migrations, refuse_newer
 
 CHECKED_BYTES = 512 * 2**20
@@ -45,6 +45,7 @@ class WrittenFile:
         self._lock = Lock(self.path)
         self._made = self._lock.made
         self._rescued: Path | None = None
+        self._ending = False
         self._folded: bool | None = None
         try:
             with explain_errors(self.path):
@@ -76,6 +77,7 @@ class WrittenFile:
             migrations.apply(self.db)
             require_tables(self.db, self.path)
             checkpoint(connection, 0.0)  # a killed search or a long-running reader may have left a log
+            self._logs = Logs(self.path)
         except BaseException:
             connection.close()
             raise
@@ -97,9 +99,11 @@ class WrittenFile:
             empty = failed and self._made and not self.db.execute("SELECT 1 FROM evokern_studies LIMIT 1").fetchone()
             if self._rescued is None:
                 checkpoint(self.db.conn, CHECKPOINT_WAIT_S if self._folded is None and not failed else 0.0)
+                self.db.conn.close()
             else:
                 rescue(self.db.conn, self.path, self._rescued)  # include rows written after the first rescue
-            self.db.conn.close()
+                with self._logs.kept_for_the_replacement():
+                    self.db.conn.close()
         except Exception:  # closing must not hide an earlier error; the next opening checkpoints the log
             pass
         if empty:
@@ -120,9 +124,19 @@ class WrittenFile:
         if outermost and self._rescued is None and self._lock.was_moved():
             with explain_errors(self.path):
                 self._rescued = rescue(self.db.conn, self.path)
+                self._logs.remove()
             raise StoreError(
                 f"{self.path} was removed, moved or replaced during the search; all results are in {self._rescued}: "
                 f"move that file back (`mv {self._rescued} {self.path}`) and run the same command again"
+                + (f", or keep the file that is there now and use `--db {self._rescued}`" if self.path.exists() else "")
+            )
+        if outermost and self._rescued is None and not self._ending and (gone := self._logs.gone()):
+            self._ending = True
+            with explain_errors(self.path):
+                checkpoint(self.db.conn, CHECKPOINT_WAIT_S)
+            raise StoreError(
+                f"{gone}, SQLite's log of {self.path}, was removed during the search; all results are in {self.path}, "
+                "so run the same command again"
             )
 
     def fold_in(self) -> str:

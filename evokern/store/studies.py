@@ -115,7 +115,7 @@ class Store(WrittenFile):
         return f"{name}.{number}"
 
     def rename_old_study(self, name: str) -> str:
-        """Rename a study to `next_free_name`, in Optuna's tables too; return the new name."""
+        """Rename a study to `next_free_name`, also in Optuna's tables; return the new name."""
         with self.transaction():
             new = self.next_free_name(name)
             (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()

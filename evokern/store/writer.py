@@ -63,6 +63,8 @@ class Session:
         self.uuid = str(uuid.uuid4())
         """Identity of this session."""
         self._trials: dict[int, str] = {}
+        self.of_earlier_code: set[int] = set()
+        """Trials that ran other kernel code than the study's current code, after `recorded_trials`."""
         with store.transaction():
             row = {"uuid": self.uuid, "study": study.uuid, "started": now(), "elapsed_s": 0.0, "pid": os.getpid()}
             row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": __version__}
@@ -94,6 +96,8 @@ class Session:
                     missing = f"trial {len(proposals)} of study {self.study.name} is missing"
                     raise StoreError(f"{path} is damaged: {missing}; restore a backup or choose another file with --db")
                 self._trials[row["number"]] = row["uuid"]
+                if row["kernel_digest"] != self.study.kernel_digest:
+                    self.of_earlier_code.add(row["number"])
                 proposals.append(convert_row(path, table, row, proposal_of))
                 if row["outcome"]:
                     trials.append(convert_row(path, table, row, trial_of))
@@ -101,7 +105,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Return a context whose changes are committed together or not at all; after an error, only call `ended`."""
+        """Return a context that commits all changes or none; after an error, only `ended` may be called."""
         with self._store.transaction():
             yield
 
@@ -284,4 +288,5 @@ class Session:
 
 
 def _command() -> str:
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    words = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return words.encode(errors="backslashreplace").decode()  # a path need not be UTF-8

@@ -10,14 +10,15 @@ import hashlib
 import importlib.util
 import logging
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evokern.declaration.derived import with_derived_bounds
-from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.kernel_files import CODE
+from evokern.declaration.kernel import Kernel, Problem, explained
+from evokern.declaration.kernel_files import CODE, KernelContent
+from evokern.declaration.loading import loading
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, SpaceError, StudyError, suggestion
-from evokern.files import is_file, is_folder, read_bytes
+from evokern.files import is_file, is_folder, is_utf8, read_bytes
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
 from evokern.study.settings import Study
@@ -84,7 +85,7 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; create one with `evokern init FILE.cu`")
     if name in study_files():
         raise KernelError(f"{name!r} is a study, but a kernel is needed: {', '.join(folders)}")
-    raise KernelError(f"there is no kernel {name!r}: {suggestion(name, folders) or 'no kernels/ folder found here'}")
+    raise KernelError(f"there is no kernel {name!r}: {_file_hint(name) or suggestion(name, folders) or _NO_KERNELS}")
 
 
 def _expand_home(name: str) -> Path:
@@ -95,17 +96,25 @@ def _expand_home(name: str) -> Path:
         return Path(name)
 
 
-def load_kernel(folder: Path) -> Kernel:
+def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: bool = False) -> Kernel:
     """Run a folder's `kernel.py` and return its `kernel`.
 
     The executed text is the text that the digest covers; `__pycache__` is not used, because it may contain another.
+
+    Args:
+        folder: the kernel's folder.
+        content: content to use instead of the current files; without files, only its headers outside the kernel apply.
+        keep: whether the kernel keeps the content that its files have now, so that later edits have no effect on it.
 
     Raises:
         KernelError: the file is missing, is a link to a file outside its folder, raises an exception, or has no
             module-level `kernel`.
     """
     path = folder / "kernel.py"
-    text = _declaration(path)
+    if not is_utf8(path):
+        raise KernelError(f"the path {folder} is not UTF-8, so it cannot be stored; rename the folder")
+    given = {file.path.absolute(): file.content for file in content.files} if content else {}
+    text = given[folder.resolve() / "kernel.py"] if given else _declaration(path)
     name = f"_evokern_kernel_{folder.name}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -113,7 +122,8 @@ def load_kernel(folder: Path) -> Kernel:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
+        with loading(folder, given):
+            exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except (KernelError, SpaceError) as error:
         if str(path) in str(error):
             raise
@@ -122,15 +132,22 @@ def load_kernel(folder: Path) -> Kernel:
         raise
     except KERNEL_CODE_EXCEPTIONS as error:
         line = _line_in(error, path)
-        raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
+        raise KernelError(f"{path}{line} {explained(error)}") from error
     kernel = getattr(module, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise KernelError(f"{path} has no module-level `kernel = Kernel(...)`")
+    loaded = replace(kernel, folder=folder.resolve(), content=None)
+    if given:
+        loaded = replace(loaded, content=content)
+        return loaded if loaded.workload.tolerance else with_derived_bounds(loaded)
     if not is_file(folder / kernel.source):
         raise KernelError(f"{folder} lacks {kernel.source}, the source file named in kernel.py")
-    loaded = replace(kernel, folder=folder.resolve())
-    if text not in [file.content for file in loaded.files() if file.name == "kernel.py"]:
+    now = loaded.read_content()
+    if text not in [file.content for file in now.files if file.name == "kernel.py"]:
         raise KernelError(f"{path} changed while it was read; run the command again")
+    if content:
+        now = KernelContent(now.files, content.outside)
+    loaded = replace(loaded, content=now) if keep or content else loaded
     return loaded if loaded.workload.tolerance else with_derived_bounds(loaded)
 
 
@@ -153,7 +170,7 @@ def _declaration(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Data that a worker process needs for evaluating a study's candidates; it is sent by pickling."""
+    """Data, sent as a pickle, that a worker process needs for evaluating a study's candidates."""
 
     folder: Path
     """Folder of the kernel."""
@@ -161,6 +178,13 @@ class WorkerContext:
     """Problems of the study, in order."""
     profile: Profile
     """Chip profile: resource limits, compilation target, peak rates."""
+    content: KernelContent | None = field(default=None, repr=False)
+    """Content of the kernel when the study's session began; None for the current files of the folder."""
+
+    @classmethod
+    def of(cls, kernel: Kernel, problems: tuple[Problem, ...], profile: Profile) -> WorkerContext:
+        """Return the context of a loaded kernel, with its content."""
+        return cls(kernel.folder, problems, profile, kernel.content)
 
     def kernel(self) -> Kernel:
         """Load the kernel.
@@ -168,7 +192,7 @@ class WorkerContext:
         Raises:
             KernelError: `kernel.py` is missing or raises an exception.
         """
-        return load_kernel(self.folder)
+        return load_kernel(self.folder, self.content)
 
 
 def _line_in(error: BaseException, path: Path) -> str:
@@ -179,6 +203,16 @@ def _line_in(error: BaseException, path: Path) -> str:
             line = traceback.tb_lineno
         traceback = traceback.tb_next
     return f", line {line}," if line else ""
+
+
+_NO_KERNELS = "no kernels/ folder found here"
+
+
+def _file_hint(name: str) -> str:
+    """Return what to do with a CUDA file; empty for other names."""
+    if Path(name).suffix not in (".cu", ".cuh"):
+        return ""
+    return f"it is a CUDA file; draft a kernel folder with `evokern init {name}`, or run `evokern sanitize {name}`"
 
 
 def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = False) -> Kernel:
@@ -193,7 +227,7 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
     check_trusted(folder)
     if "/" not in name:
         _warn_hidden(folder)
-    kernel = load_kernel(folder)
+    kernel = load_kernel(folder, keep=True)
     check_elsewhere(folder, (file.path for file in kernel.files() if not file.path.is_relative_to(folder)))
     return kernel
 
@@ -233,7 +267,10 @@ def find_study(name: str) -> Study:
     if name not in known:
         if name in kernel_folders():
             raise StudyError(f"{name!r} is a kernel, but a study is needed: {_studies_of(name)}")
-        raise StudyError(f"there is no study {name!r}: {suggestion(name, known) or 'no studies/ folder found here'}")
+        raise StudyError(
+            f"there is no study {name!r}: "
+            f"{_file_hint(name) or suggestion(name, known) or 'no studies/ folder found here'}"
+        )
     return read_study(known[name])
 
 

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from evokern.declaration.genes import Value
 from evokern.errors import MAX_INTEGER, StudyError, suggestion
-from evokern.files import read_text
+from evokern.files import is_utf8, read_text
 from evokern.study.duration import parse_duration
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 
@@ -45,6 +45,8 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     Raises:
         StudyError: the file is missing or is not TOML.
     """
+    if not is_utf8(path):
+        raise StudyError(f"the path of {what} {path} is not UTF-8, so it cannot be stored; rename the file or folder")
     try:
         text = read_text(path)
     except OSError as error:

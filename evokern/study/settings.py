@@ -53,8 +53,14 @@ class GateSettings:
     renew_every: int = 8
     """Number of candidates after which a whole input set of a large problem is regenerated, if slices of it cannot be.
     The float64 references of six input sets then cost less per candidate than one whole reference."""
+    inputs: Literal["study", "normal"] = "study"
+    """`normal`: the search and the verification use only normal inputs; every result says so."""
 
     def __post_init__(self) -> None:
+        if self.inputs not in ("study", "normal"):
+            raise StudyError(f"gate.inputs = {self.inputs!r}: {suggestion(self.inputs, ('study', 'normal'))}")
+        if self.inputs == "normal":
+            object.__setattr__(self, "input_sets", ("normal",))  # the dataclass is frozen
         if not self.input_sets:
             raise StudyError("gate.input_sets is empty; use at least one of " + ", ".join(get_args(InputSet)))
         for name in self.input_sets:
@@ -115,18 +121,27 @@ class TimingSettings:
             raise StudyError(f"timing.rotate_sets = {self.rotate_sets}; use 1 to {MOST_RUNS}")
 
 
+LONG_LIMIT_RATIO = 5
+"""Ratio of the two instruction limits of a simulated device."""
+
+
 @dataclass(frozen=True)
 class SimulationSettings:
     """Settings of a simulated device."""
 
     instruction_limit: int = 20_000_000
-    """Instruction limit: warp instructions after which a launch counts as hung."""
+    """Instruction limit: warp instructions after which a launch on the PTX machine is stopped."""
     blocks: int = 6
     """Number of blocks of the full-size problem that are simulated for the predicted time."""
 
     def __post_init__(self) -> None:
         if self.instruction_limit < 1 or self.blocks < 1:
             raise StudyError("simulation.instruction_limit and simulation.blocks must be at least 1")
+
+    @property
+    def long_limit(self) -> int:
+        """Instruction limit of few blocks of the full-size problem, for a candidate that exceeds the other limit."""
+        return LONG_LIMIT_RATIO * self.instruction_limit
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,10 @@ REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
     Outcome.LOST: ("reason", "memory"),
 }
 """Keys that `Evaluation.evidence` must contain for each outcome."""
+TOO_LARGE = "too_large_to_simulate"
+"""Constraint of an infeasible candidate that needs more instructions or time than a simulated device allows."""
+SMALLER = "use a smaller problem, raise simulation.instruction_limit in the study, or use a GPU"
+"""Remedy for candidates that are too large to simulate."""
 PRINTF_HINT = "it calls printf, which takes seconds if every thread prints; remove it, or let one thread print"
 """Text that is added to the reason of a hung candidate whose evidence has `prints`."""
 
@@ -85,6 +89,12 @@ class Resources:
     """Dynamic shared memory per block in bytes."""
     occupancy: float
     """Resident warps as a fraction (0 to 1) of the SM's maximum."""
+    blocks: int = 0
+    """Blocks of the grid; 0 for trials of earlier versions."""
+    resident: int = 0
+    """Blocks that run on the chip at once."""
+    sms: int = 0
+    """SMs of the chip; 0 for trials of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,9 @@ class Evaluation:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:
                 return str(e["reason"])
-            case Outcome.INFEASIBLE if e.get("reason") and (e["needed"], e["available"]) == (1, 0):  # a condition
+            case _ if e.get("reason") and (e["needed"], e["available"]) == (1, 0):  # a condition
+                return f"{e['constraint']}: {e['reason']}"
+            case Outcome.INFEASIBLE if e["constraint"] == TOO_LARGE:
                 return f"{e['constraint']}: {e['reason']}"
             case _ if str(e.get("unit", "")).endswith(LEFT_OVER):
                 return f"{e['constraint']}: {e['needed']:g} {e['unit']}, must be 0"

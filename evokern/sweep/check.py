@@ -35,7 +35,7 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, allow_changes: boo
             )
     _refuse_same_problem(sweep)
     if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder} cannot be the sweep's folder because it is a file; choose another with --db")
+        raise StoreError(f"{folder} cannot be the sweep's folder because it is a file; choose another folder with --db")
     if not allow_changes:
         for planned in sweep.studies:
             _refuse_changed(planned, folder)

@@ -9,13 +9,14 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from evokern.errors import StoreError
-from evokern.files import is_file, make_folder, read_text
+from evokern.files import is_file, make_folder, open_own, read_text, why_not_own
 from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
 
 FILE = "sweep.json"
@@ -61,6 +62,24 @@ class SweepSlice:
         return max(0.0, math.log(self.before_us / self.after_us)) / max(self.seconds, 1e-3)
 
 
+def _slice_of(entry: Mapping[str, Any]) -> SweepSlice:
+    """Return the slice of an entry of the file.
+
+    Raises:
+        TypeError: a value is missing or has another type.
+        ValueError: a time is not positive and finite, or a count is negative.
+    """
+    hints = get_type_hints(SweepSlice)
+    found = SweepSlice(**{name: value for name, value in entry.items() if name in hints})
+    for name, hint in hints.items():
+        value = getattr(found, name)
+        if not isinstance(value, hint | int if float in (hint, *get_args(hint)) else hint) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}")
+        if isinstance(value, (int, float)) and not (0 <= value < math.inf and (value or not name.endswith("_us"))):
+            raise ValueError(f"{name} is {value!r}")
+    return found
+
+
 @dataclass
 class Journal:
     """Decisions of a sweep, in order; each change is on disk when the call that makes it returns."""
@@ -86,8 +105,9 @@ class Journal:
             table = json.loads(read_text(path))
             if table["version"] > VERSION:
                 raise StoreError(f"{path} is from a newer evokern (version {table['version']}); use that version")
-            names = {field.name for field in fields(SweepSlice)}
-            slices = tuple(SweepSlice(**{k: v for k, v in one.items() if k in names}) for one in table["slices"])
+            slices = tuple(_slice_of(one) for one in table["slices"])
+            if not isinstance(table["device"], str | None):
+                raise TypeError(f"device is {table['device']!r}")
             return cls(folder, table["device"], slices)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
@@ -125,7 +145,8 @@ class Journal:
         table = {"version": VERSION, "device": self.device, "slices": [asdict(one) for one in self.slices]}
         path, fresh = self.folder / FILE, self.folder / f"{FILE}.new"
         try:
-            with fresh.open("w", encoding="utf-8") as file:
+            fresh.unlink(missing_ok=True)  # left by a killed process, or a link
+            with open_own(fresh) as file:
                 json.dump(table, file, indent=1, allow_nan=False)
                 file.flush()
                 os.fsync(file.fileno())
@@ -156,10 +177,14 @@ def sweep_lock(folder: Path) -> Iterator[None]:
     """
     try:
         make_folder(folder)
-        file = (folder / LOCK).open("a+", encoding="utf-8")
+        file = open_own(folder / LOCK)
     except OSError as error:
+        if why := why_not_own(folder / LOCK):
+            raise StoreError(
+                f"{folder} cannot be locked with {folder / LOCK}: {why}; remove it, or choose another folder with --db"
+            ) from error
         raise StoreError(
-            f"{folder} cannot be the sweep's folder: {error.strerror}; choose another with --db"
+            f"{folder} cannot be the sweep's folder: {error.strerror}; choose another folder with --db"
         ) from error
     path = folder.resolve() / LOCK
     with contextlib.closing(file):

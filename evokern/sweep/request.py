@@ -26,6 +26,10 @@ class SweepRequest:
     """Whether to continue even if settings or code have changed."""
     trust: bool = False
     """Whether to trust the kernels' folders from now on."""
+    inputs: str | None = None
+    """`normal`: check candidates on normal inputs only."""
+    keep_going: bool = False
+    """Whether to continue studies in which nothing was right."""
 
     @property
     def budget_s(self) -> float | None:

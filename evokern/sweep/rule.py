@@ -61,7 +61,7 @@ def next_study(
                 return one, "its results will warm-start the other studies of this kernel and device"
     for one in going:
         if len(journal.done(one.name)) < SLICES_FIRST:
-            return one, "it has had fewer than two slices"
+            return one, "the study has had fewer than two slices"
 
     def promise(one: PlannedStudy) -> float:
         return one.weight * journal.done(one.name)[-1].rate

@@ -94,7 +94,9 @@ class _SweepRun:
     def state(self, planned: PlannedStudy) -> StudyState:
         """Return a study's state, which is read again after each of its sessions."""
         if planned.name not in self._known:
-            self._known[planned.name] = state_of(planned, self._folder)
+            # A study in which nothing was right is finished, unless this run is to continue it or may run other code.
+            retry = (self._request.keep_going or self._request.allow_changes) and planned.name not in self._ended
+            self._known[planned.name] = state_of(planned, self._folder, retry=retry)
         return self._known[planned.name]
 
     def run(self) -> Literal["done", "budget", "interrupted"]:
@@ -236,6 +238,8 @@ class _SweepRun:
             warm_start="none" if asked.warm_start == "none" and now.state == "waiting" else None,
             allow_changes=asked.allow_changes,
             trust=asked.trust,
+            inputs=asked.inputs,
+            keep_going=asked.keep_going,
         )
 
         summary = totals([*self._states().values()])

@@ -1,4 +1,4 @@
-"""State of a study in a sweep, read only from the study's database, without kernel folder or device."""
+"""State of a study in a sweep, read from the study's database; no kernel folder or device is needed."""
 
 from __future__ import annotations
 
@@ -76,12 +76,13 @@ class StudyState:
         return {key: value for key, value in table.items() if key != "verifiable"}
 
 
-def state_of(planned: PlannedStudy, folder: Path) -> StudyState:
+def state_of(planned: PlannedStudy, folder: Path, *, retry: bool = False) -> StudyState:
     """Return a study's state.
 
     Args:
         planned: study with the limits at which its search ends.
         folder: folder of the sweep.
+        retry: whether a search that stopped because nothing was right counts as unfinished.
 
     Raises:
         StoreError: its database cannot be read.
@@ -94,16 +95,17 @@ def state_of(planned: PlannedStudy, folder: Path) -> StudyState:
             record = reader.study(planned.name)
         except StudyError:  # killed before the study was written
             return StudyState(planned.name, db)
-        return _state(reader, record, planned, db)
+        return _state(reader, record, planned, db, retry)
 
 
-def _state(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Path) -> StudyState:
+def _state(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Path, retry: bool) -> StudyState:
     summary, sessions = reader.summary(record), reader.sessions(record)
     evaluated = sum(count for outcome, count in summary["outcomes"].items() if Outcome(outcome).evaluated)
     best = summary["best"]
     played = record.device.startswith("replay:")
     limits, elapsed_s = planned.study, summary["elapsed_s"]
     ended = any(session.end_reason == "exhausted" for session in sessions)
+    ended |= not retry and [session.end_reason for session in sessions][-1:] == ["no_success"]
     ended |= limits.trials is not None and evaluated >= limits.trials
     if limits.budget_s is not None:
         ended |= elapsed_s >= limits.budget_s - (0.0 if played else reserve(limits.budget_s, record.predicted))

@@ -6,9 +6,9 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
+from evokern.declaration.kernel import Kernel
 from evokern.workers.fork_server import ForkServer
 from evokern.workers.jobs import JobPool, JobResult, WorkerSpec
 from evokern.workers.pool import WorkerPool
@@ -87,12 +87,12 @@ class Backend(Protocol):
     def cores(self) -> int:
         """Number of CPU cores of all hosts together."""
 
-    def open(self, plans: Plans, folder: Path) -> Mapping[str, ReportingPool]:
+    def open(self, plans: Plans, kernel: Kernel) -> Mapping[str, ReportingPool]:
         """Open pools that span all hosts.
 
         Args:
             plans: function that plans the pools of each host.
-            folder: the kernel folder, which is sent to hosts that do not share this machine's files.
+            kernel: the loaded kernel, whose files are sent to hosts that do not share this machine's files.
 
         Raises:
             DeviceError: if a host cannot run the pools.
@@ -117,8 +117,8 @@ class LocalBackend:
         self._server: ForkServer | None = ForkServer(preload)
         self._pools: list[WorkerPool] = []
 
-    def open(self, plans: Plans, folder: Path) -> Mapping[str, WorkerPool]:
-        """Open pools; the kernel folder is used in place."""
+    def open(self, plans: Plans, kernel: Kernel) -> Mapping[str, WorkerPool]:
+        """Open pools; the workers use the kernel's content from the plans."""
         assert self._server is not None
         found = {}
         for name, plan in plans(HostCapacity(self.cores, None)).items():

@@ -50,7 +50,7 @@ memory runs out; a user or a scheduler sends SIGTERM and SIGHUP."""
 
 @dataclass(frozen=True)
 class Death:
-    """How a worker ended, and the cause."""
+    """The way in which a worker ended, and the cause."""
 
     description: str
     """Description: `killed by SIGSEGV`, `exit code 1`, `gone`, or `ended with its fork server, which was …`."""
@@ -296,7 +296,7 @@ def trim(log: Any) -> None:
 
 
 def tail(log: Any, characters: int = 2000) -> str:
-    """Return the last characters of a log file."""
+    """Return the end of a log file as text."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - characters))
     return str(log.read().decode(errors="replace")).strip()

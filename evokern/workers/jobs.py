@@ -64,6 +64,11 @@ class JobResult:
         Args:
             what: the job, for the message.
         """
+        if "exit code" in str(self.value):  # the process ended itself, which nothing outside can do
+            return DeviceError(
+                f"{what}: the worker process ended itself, twice ({self.value}); if code of the kernel, such as its "
+                "reference, ends its process, let it return or raise instead"
+            )
         return DeviceError(
             f"{what}: two worker processes died, but the job cannot be the cause ({self.value}; "
             f"{memory_text(self.memory)}); free memory or stop the program that kills them, then run the same command "
@@ -132,7 +137,7 @@ class Worker:
     head_since: float = 0.0
 
     def deadline(self, spec: WorkerSpec) -> float | None:
-        """Return the time (monotonic clock) at which the worker must be ended; None while it is idle."""
+        """Return the time (monotonic clock) at which the worker must be terminated; None while it is idle."""
         if not self.ready:
             return self.started + spec.init_deadline_s
         return self.head_since + self.jobs[0].deadline_s if self.jobs else None

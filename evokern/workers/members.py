@@ -83,7 +83,7 @@ class ForwardingPool:
         return self._pool.overdue()
 
     def next_deadline(self) -> float | None:
-        """Return the earliest time (monotonic clock) at which a worker must be ended."""
+        """Return the earliest time (monotonic clock) at which a worker must be terminated."""
         return self._pool.next_deadline()
 
     def grant(self, pause_s: float) -> None:
@@ -180,7 +180,7 @@ class LocalMembers:
         return frozenset[int]().union(*(member.pool.overdue() for member in self._members))
 
     def next_deadline(self) -> float | None:
-        """Return the earliest time (monotonic clock) at which a worker must be ended."""
+        """Return the earliest time (monotonic clock) at which a worker must be terminated."""
         if self._results:
             return 0.0
         deadlines = (member.pool.next_deadline() for member in self._members)

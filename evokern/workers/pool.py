@@ -181,7 +181,7 @@ class WorkerPool:
             worker.head_since += pause_s
 
     def next_deadline(self) -> float | None:
-        """Return the earliest time (monotonic clock) at which a worker must be ended."""
+        """Return the earliest time (monotonic clock) at which a worker must be terminated."""
         deadlines = [d for worker in self._workers if (d := worker.deadline(self._spec)) is not None]
         return min(deadlines, default=None)
 

@@ -2,7 +2,7 @@
 
 A new interpreter imports large modules once and then forks workers, so a replacement worker starts in milliseconds. No
 candidate runs in the server. The server ends when its parent closes the control socket or dies. Every worker ends when
-the server ends (`PR_SET_PDEATHSIG`).
+the server ends (`_PR_SET_PDEATHSIG`).
 
 The standard library's `multiprocessing.forkserver` is not suitable for four reasons:
 
@@ -77,7 +77,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     # During the imports, which take seconds, nothing reads the control socket; the system therefore ends this process
     # with its parent. The system ties it to the parent's *thread*, so stay tied only to a permanent thread.
-    _die_with(settings["parent"])
+    die_with(settings["parent"])
     _name_process("evokern-forks")
     sys.path[:] = settings["path"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,7 +105,7 @@ def preload(names: Iterable[str]) -> None:
     gc.freeze()
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Let the system kill this process when its parent ends; exit at once if the parent has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -253,7 +253,7 @@ def _notify(control: socket.socket, kind: bytes, first: int, second: int, peak_b
 
 
 def _work(server: int, channel: int, log: int) -> NoReturn:
-    _die_with(server)
+    die_with(server)
     become_worker()
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -17,7 +17,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def shadowing_advice(text: str) -> str:
-    """Return which file hides a library that an error names, and the remedy; empty if no file does.
+    """Return the file that hides a library that an error names, and the remedy; empty if no file hides it.
 
     Args:
         text: message or traceback of the error.

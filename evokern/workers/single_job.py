@@ -6,11 +6,16 @@ import time
 from typing import Any
 
 from evokern.errors import InternalError
+from evokern.events import step
 from evokern.workers.jobs import JobPool
 from evokern.workers.pool import wait
 
 _SINGLE_JOB = -1
 """Key of the job; it cannot be a trial number."""
+
+
+class JobDeadlineError(InternalError):
+    """Job that exceeded its deadline; its worker was stopped."""
 
 
 def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
@@ -24,8 +29,14 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
         patience_s: additional seconds for workers to start and to finish earlier jobs.
 
     Raises:
-        EvokernError: if the handler raised it, or if the worker processes died or exceeded the deadline.
+        JobDeadlineError: the job exceeded its deadline.
+        EvokernError: the handler raised it, or the worker processes died.
     """
+    with step(what):
+        return _result(pool, job, deadline_s, what, patience_s)
+
+
+def _result(pool: JobPool, job: Any, deadline_s: float, what: str, patience_s: float) -> Any:
     pool.submit(_SINGLE_JOB, job, deadline_s)
     end = time.monotonic() + deadline_s + patience_s
     while time.monotonic() < end:
@@ -38,6 +49,8 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
                 raise result.value
             if result.status == "lost":
                 raise result.lost_error(what)
-            how = result.value if result.status == "died" else f"no result within {result.value:g} s"
-            raise InternalError(f"{what}: the worker process failed ({how}); {result.log or 'it printed nothing'}")
+            failed, printed = f"{what}: the worker process failed", result.log or "it printed nothing"
+            if result.status == "overran":
+                raise JobDeadlineError(f"{failed} (no result within {result.value:g} s); {printed}")
+            raise InternalError(f"{failed} ({result.value}); {printed}")
     raise InternalError(f"{what}: no worker process returned a result")

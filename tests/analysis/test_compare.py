@@ -214,7 +214,7 @@ def test_markdown_cannot_be_broken_by_what_is_compared() -> None:
     assert "| A | x\\|y\\\\nz | – |" in markdown(compare(old, stored_run("new", [5.4], 2)))
 
 
-def test_a_program_of_somebody_else_s_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_program_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exported program is code that runs: one that others may write is refused until it is trusted."""
     from evokern.analysis.compare import paired
     from evokern.errors import InternalError

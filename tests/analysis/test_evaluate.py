@@ -203,7 +203,7 @@ def test_one_warm_device_serves_files_texts_and_generators(tmp_path: Path) -> No
         judge.evaluate(RIGHT)
 
 
-def test_what_breaks_the_simulator_is_the_sources_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulator_failure_is_the_outcome_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """More memory than there is, or a defect of the machine's, ends neither the worker nor its neighbours."""
     settings = SimSettings(
         WorkerContext(FOLDER, (SMALL,), L4), GateSettings(), TimingSettings(race=0.0), SimulationSettings(), CONFIG
@@ -376,7 +376,7 @@ def test_each_source_may_have_a_launch_of_its_own(tmp_path: Path) -> None:
         ("grid = [", "cannot read"),
     ],
 )
-def test_a_launch_that_cannot_be_meant_ends_the_batch_before_it_begins(text: str, said: str, tmp_path: Path) -> None:
+def test_an_invalid_launch_is_rejected_before_the_batch_starts(text: str, said: str, tmp_path: Path) -> None:
     """A mistake in the file beside the last source is told before the first one costs anything."""
     for name in ("a.cu", "b.cu"):
         (tmp_path / name).write_text(RIGHT, encoding="utf-8")
@@ -442,7 +442,7 @@ def test_one_geometry_for_several_launches_is_refused() -> None:
     assert len(ForeignCandidate(CONFIG, source, LaunchGeometry()).launched(two)) == 2
 
 
-def test_what_the_compiler_is_made_to_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code beyond the limit, and what cannot be read, are the source's outcome and not the batch's end."""
     settings = CompileSettings(WorkerContext(FOLDER, (SMALL,), L4), None)
     worker = CompileWorker(settings)

@@ -190,7 +190,7 @@ def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
         (["columns", "--problem", "0"], "N=0 is out of range"),
         (
             ["columns", "--problem", "1000000000", "--device", "sim:l4"],
-            "use a smaller one (--problem), or profile it on",
+            "use a smaller problem (--problem), or profile on",
         ),
         (["columns", "--device", "cuda:0"], "no GPU found: no NVIDIA driver is installed"),
         (["columns", "--device", "replay:x"], "device 'replay:x' has no counters"),

@@ -196,10 +196,12 @@ def test_a_kernel_without_end_is_told_with_the_way_out() -> None:
     path = DATA / "defects" / "hung_loop.cu"
     command = [str(path), "--block", "32", "--grid", "1", "--arg", "out:i32[32]", "--arg", "zero:i32[1]", "--json"]
     # With 50 instructions, the poll has not come round often enough to be known.
-    for limit, hint in (("50", "--limit above 50"), ("50000", "this loop never ends")):
+    for limit, kind, hint in (
+        ("50", "unfinished", "--limit above 50"), ("50000", "instruction_limit", "this loop never ends")
+    ):  # fmt: skip
         code, out, _ = _sanitize(*command, "--limit", limit)
         finding = json.loads(out)["findings"][0]
-        assert (1, "instruction_limit") == (code, finding["kind"])
+        assert (1, kind) == (code, finding["kind"])
         assert hint in finding["hint"]
 
 
@@ -339,7 +341,7 @@ def test_macros_that_a_file_wants_are_named(tmp_path: Path) -> None:
 def test_buffers_hold_what_was_asked_for(text: str, values: list[int]) -> None:
     """A value after `=` stands in every element, in the element's own format."""
     memory = simt.Memory()
-    buffer: Any = allocate_arguments([parse_argument(text)], ["x"], memory, 0)[0]
+    buffer: Any = allocate_arguments([parse_argument(text)], ["x"], memory, 0).values[0]
     array = buffer.read().view(np.uint16 if "bf16" in text else buffer.dtype)
     assert values == array.tolist()
 
@@ -347,10 +349,10 @@ def test_buffers_hold_what_was_asked_for(text: str, values: list[int]) -> None:
 def test_random_inputs_keep_their_range() -> None:
     """A range bounds the random numbers on both sides, and both ends are drawn."""
     memory = simt.Memory()
-    buffer: Any = allocate_arguments([parse_argument("in:i8[500]=-2..2")], ["x"], memory, 0)[0]
+    buffer: Any = allocate_arguments([parse_argument("in:i8[500]=-2..2")], ["x"], memory, 0).values[0]
     assert {-2, -1, 0, 1, 2} == set(buffer.read().tolist())
     assert not buffer.writable
-    output: Any = allocate_arguments([parse_argument("out:f32[4]")], ["y"], memory, 0)[0]
+    output: Any = allocate_arguments([parse_argument("out:f32[4]")], ["y"], memory, 0).values[0]
     assert (True, False) == (output.writable, output.initialised)
 
 

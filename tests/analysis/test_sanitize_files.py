@@ -68,3 +68,151 @@ def test_a_header_in_angle_brackets_that_was_left_out_is_a_suspect(tmp_path: Pat
     assert code == 2
     assert 'k.cu:3: identifier "helper" is undefined (treated as host headers and skipped: "my/helpers.cuh"' in text
     assert " -I" in text
+
+
+STRUCTURES = """struct Info { float* data; int n; float scale[3]; char flag; };
+__global__ void k(Info a, float2 p, bool b, float* out) {
+  int i = threadIdx.x;
+  if (i < a.n) out[i] = a.data[i] * a.scale[2] + p.y + (b ? 1 : 0) + a.flag;
+}
+__global__ void halo(const float* in, float* out) { int i = threadIdx.x; out[i] = in[i - 3] + in[i + 3]; }
+__global__ void table(float* const* in, float* out, int n) { out[threadIdx.x] = in[n - 1][threadIdx.x]; }
+__global__ void tex(cudaTextureObject_t t, float* out) { out[threadIdx.x] = tex1Dfetch<float>(t, 0); }
+"""
+INFO = "struct:[in:f32[{}],i32=32,f32[3]=2,i8=1]"
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "code", "told"),
+    [
+        ("k", (INFO.format(32), "struct:[f32=1,f32=2]", "bool=true", "out:f32[32]"), 0, "clean: nothing was found"),
+        ("k", (INFO.format(16), "struct:[u8[8]=0]", "bool=0", "out:f32[32]"), 1, "a[0] has 64 bytes"),
+        ("k", ("i32=3", "struct:[u8[8]=0]", "bool=0", "out:f32[32]"), 2, "all bytes at once: struct:[u8[32]=0]"),
+        ("k", ("in:f32[3]",), 2, "--arg struct:[u8[32]=0] --arg struct:[u8[8]=0] --arg u8=1 --arg out:f32[1024]"),
+        ("k", (INFO.format(32), "struct:[u8[8]=0]", "bool=2", "out:f32[32]"), 2, "'2' is not a bool"),
+        ("halo", ("in:f32[38]+3", "out:f32[32]"), 0, "clean: nothing was found"),
+        ("halo", ("in:f32[37]+3", "out:f32[32]"), 1, "in has 148 bytes"),
+        ("halo", ("in:f32[38]+38", "out:f32[32]"), 2, "element 38 is outside the buffer; use at most 37"),
+        ("table", ("table:[in:f32[8],in:f32[32]]", "out:f32[32]", "i32=2"), 0, "clean: nothing was found"),
+        ("table", ("table:[in:f32[32],in:f32[8]]", "out:f32[32]", "i32=2"), 1, "in[1] has 32 bytes"),
+        ("table", ("in:f32[32]", "out:f32[32]", "i32=2"), 2, "the parameter points to pointers, not to numbers"),
+        ("tex", ("u64=0", "out:f32[32]"), 2, "textures are not simulated"),
+    ],
+)
+def test_arguments_of_every_kind_can_be_said(
+    tmp_path: Path, entry: str, arguments: tuple[str, ...], code: int, told: str
+) -> None:
+    """Structures by value, offsets into buffers, tables of pointers and flags; what does not fit is named."""
+    (tmp_path / "k.cu").write_text(STRUCTURES)
+    words = [word for argument in arguments for word in ("--arg", argument)]
+    result = CliRunner().invoke(
+        app, ["sanitize", str(tmp_path / "k.cu"), "--grid", "1", "--block", "32", "--entry", entry, *words]
+    )
+    text = result.stdout + result.stderr
+    assert (result.exit_code, told in text) == (code, True), text
+
+
+BRANCHES = """#ifdef __HIP_PLATFORM_AMD__
+#include "hip_helpers.h"
+#elif defined(__ARM_NEON)
+#include <arm_neon/arm.h>
+#elif defined(SYCL_LANGUAGE_VERSION)
+#include <sycl/sycl.hpp>
+#else
+#include <cuda_runtime.h>
+#endif
+__global__ void k(float* out) { out[threadIdx.x] = VALUE; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told", "untold"),
+    [
+        ((), 2, 'k.cu:10: identifier "VALUE" is undefined', "hip_helpers"),
+        ((), 2, 'k.cu:10: identifier "VALUE" is undefined', "skipped"),
+        (("-D", "VALUE=1"), 0, "clean", "hip_helpers"),
+        (("-D", "__HIP_PLATFORM_AMD__"), 2, 'not found: "hip_helpers.h" (line 2)', "sycl"),
+        (("-D", "SYCL_LANGUAGE_VERSION"), 2, '"sycl/sycl.hpp" (line 6)', "hip_helpers"),
+    ],
+)
+def test_headers_that_an_if_excludes_are_not_blamed(
+    tmp_path: Path, options: tuple[str, ...], code: int, told: str, untold: str
+) -> None:
+    """Only includes that the compiler reaches may cause an error or be skipped."""
+    (tmp_path / "k.cu").write_text(BRANCHES)
+    found, text = _sanitized(tmp_path / "k.cu", *options)
+    assert (found, told in text, untold in text) == (code, True, False), text
+
+
+@pytest.mark.parametrize("name", ["cutlass/mine.h", "thrust/mine.h", "cub/mine.cuh", "curand_kernel.h"])
+def test_a_folder_of_the_user_precedes_cuda_s(tmp_path: Path, name: str) -> None:
+    """`-I` holds for names of the toolkit and of its libraries too; without it, the message says to give it."""
+    (tmp_path / "own" / name).parent.mkdir(parents=True)
+    (tmp_path / "own" / name).write_text("#define MINE 3\n")
+    (tmp_path / "k.cu").write_text(f"#include <{name}>\n__global__ void k(float* out) {{ out[threadIdx.x] = MINE; }}\n")
+    code, text = _sanitized(tmp_path / "k.cu", "-I", str(tmp_path / "own"))
+    assert code == 0, text
+    code, text = _sanitized(tmp_path / "k.cu")
+    assert code == 2
+    assert "with -I" in text or "MINE" in text  # some toolkits contain the header
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("x.ptx", "x.ptx is compiled code; sanitize reads CUDA source (.cu, .cuh)"),
+        ("x.h", "x.h is not a CUDA file (.cu, .cuh)"),
+        ("declared.cuh", "declared.cuh declares kernels but defines none"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_by_its_kind(tmp_path: Path, name: str, told: str) -> None:
+    """It is not taken for a kernel folder."""
+    (tmp_path / name).write_text("__global__ void k(float* out);\n")
+    code, text = _sanitized(tmp_path / name)
+    assert (code, told in text) == (2, True), text
+
+
+def test_what_the_assembler_rejects_is_an_error(tmp_path: Path) -> None:
+    """Inline assembly is assembled for the target, but another kernel of the file does not count."""
+    (tmp_path / "k.cu").write_text(
+        '__global__ void k(float* out) { asm volatile("redux.sync.max.f32 %0, %0, -1;" : "+f"(out[0])); }\n'
+        '__global__ void other(float* out) { asm volatile("membar.gl;"); out[threadIdx.x] = 1; }\n'
+    )
+    code, text = _sanitized(tmp_path / "k.cu", "--entry", "k")
+    assert code == 2 and "the assembler rejects the code for sm_89" in text and "'redux.f32'" in text
+    assert _sanitized(tmp_path / "k.cu", "--entry", "other")[0] == 0
+
+
+def test_an_undefined_toolkit_type_names_its_header(tmp_path: Path) -> None:
+    """The compiler's first error may be about `__global__`; the undefined name says more."""
+    (tmp_path / "k.cu").write_text("__global__ void k(half* out) { out[threadIdx.x] = 1; }\n")
+    _, text = _sanitized(tmp_path / "k.cu")
+    assert "the file lacks an include: half needs <cuda_fp16.h>" in text
+
+
+def test_an_index_that_wraps_is_told_from_one_that_is_too_large(tmp_path: Path) -> None:
+    """Far outside an array, the usual cause is 32-bit arithmetic."""
+    (tmp_path / "k.cu").write_text("__global__ void k(float* out) { unsigned i = threadIdx.x; out[i - 1] = 1; }\n")
+    _, text = _sanitized(tmp_path / "k.cu")
+    assert "an index that wrapped in 32 bits" in text and "check the last block" not in text
+
+
+def test_a_null_pointer_is_no_index(tmp_path: Path) -> None:
+    """An address far from every buffer belongs to none of them."""
+    (tmp_path / "k.cu").write_text("__global__ void k(float** out) { float* p = out[threadIdx.x]; p[2] = 1; }\n")
+    result = CliRunner().invoke(app, ["sanitize", str(tmp_path / "k.cu"), "--block", "32", "--arg", "zero:u64[32]"])
+    assert "at address 0x8, far from every buffer. Check for a null pointer" in result.stdout
+    assert "   memory  " not in result.stdout and "byte -" not in result.stdout
+
+
+def test_host_parts_of_device_libraries_are_left_out(tmp_path: Path) -> None:
+    """Thrust's containers and algorithms and CUB's device-wide functions are host code; their device parts remain."""
+    (tmp_path / "k.cu").write_text(
+        "#include <thrust/device_vector.h>\n#include <thrust/sort.h>\n#include <cub/device/device_reduce.cuh>\n"
+        "#include <thrust/complex.h>\n"
+        "struct Holder { thrust::device_vector<float> v; };\n"
+        "__global__ void k(float* out) { out[threadIdx.x] = thrust::complex<float>(1, 2).real(); }\n"
+        "int main() { thrust::device_vector<float> v(32); thrust::sort(v.begin(), v.end()); }\n"
+    )
+    code, text = _sanitized(tmp_path / "k.cu")
+    assert code == 0, text

@@ -74,7 +74,7 @@ def test_each_command_has_help_with_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_stands_in_the_documents(name: str) -> None:
+def test_each_command_is_documented(name: str) -> None:
     """README or docs show an example of every command."""
     pages = [ROOT / "README.md", *(page for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md")]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)

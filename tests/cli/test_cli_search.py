@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from evokern.cli.commands._trial import evidence_words, finding_lines, gate_line
 from evokern.cli.commands.show import slow_lines
 from evokern.cli.panel import Watcher, line
 from evokern.declaration.genes import Config
+from evokern.device import BaselineResult, StartReport, Task
+from evokern.device.recorded.table import TableDevice
 from evokern.study.trial import Evaluation, Outcome, Proposal, Timing, Trial
 
 TABLE = DATA / "table_small.json.gz"
@@ -178,6 +181,9 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "cost",
         "control",
         "damaged",
+        "rejected_baselines",
+        "grid",
+        "end",
         "hints",
     ]
     assert list(shown) == keys
@@ -311,8 +317,6 @@ def test_more_time_does_not_help_where_the_trials_are_done(here: Path) -> None:
 @pytest.mark.thorough
 def test_a_search_in_which_all_failed_ends_with_1(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing was measured the answer is no: exit code 1, and the commonest reasons are said."""
-    from evokern.device.recorded.table import TableDevice
-
     wrong = Evaluation(Outcome.WRONG, evidence={"check": "y differs from the reference"})
     monkeypatch.setattr(TableDevice, "_recorded", lambda self, config: wrong)
     code, said, _ = _invoke("search", "small", "--trials", "4", "--sampler", "random")
@@ -325,20 +329,18 @@ def test_a_search_in_which_all_failed_ends_with_1(here: Path, monkeypatch: pytes
 def test_a_budget_that_ends_before_the_first_candidate_is_told(here: Path) -> None:
     """Nothing failed where nothing was tried: what took the time is said, and how to go on."""
     code, said, _ = _invoke("search", "small", "--budget", "0.0001s")
-    assert code == 0
+    assert code == 1
     assert "0 trials evaluated; the budget is used up" in said
-    assert "no candidate was tried" in said and "--budget" in said
+    assert "no trial was run" in said and "--budget" in said
 
 
 def test_a_budget_that_ends_before_any_candidate_does_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where candidates were begun and none ended, the start is not blamed for all of the time."""
-    from evokern.device.recorded.table import TableDevice
-
     monkeypatch.setattr(TableDevice, "poll", lambda self, timeout_s: time.sleep(0.05) or ())
     code, said, _ = _invoke("search", "small", "--budget", "0.3s")
-    assert code == 0
+    assert code == 1
     assert "no candidate finished in the remaining" in said and "--budget" in said
-    assert "no candidate was tried" not in said
+    assert "no trial was run" not in said
 
 
 def test_a_folder_is_no_database(here: Path) -> None:
@@ -459,3 +461,21 @@ def test_a_predicted_trial_is_labelled(tmp_path: Path) -> None:
     write_study(tmp_path / "p.db", 3, predicted=True)
     told = _invoke("show", "--trial", "0", "--db", str(tmp_path / "p.db"))[1].splitlines()[0]
     assert re.search(r": measured, \d+\.\d+ µs predicted$", told)
+
+
+def test_rejected_baselines_are_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A baseline that the gate rejected is named with the check, by the search, `show`, `--json` and the report."""
+    error = "wrong (check tolerance, largest error 3 × the tolerance): y[0] is 4, expected 1"
+    start = TableDevice.start
+
+    def rejected(self: TableDevice, task: Task) -> StartReport:
+        return replace(start(self, task), baselines=(BaselineResult("cudnn", error=error),))
+
+    monkeypatch.setattr(TableDevice, "start", rejected)
+    code, said, _ = _invoke("search", "small", "--trials", "3")
+    assert code == 0 and f"baseline cudnn was rejected: {error}, so no speedup is known" in said
+    assert f"baseline cudnn was rejected: {error}" in _invoke("show")[1]
+    assert "baseline: not measured" not in _invoke("show")[1]
+    assert json.loads(_invoke("show", "--json")[1])["rejected_baselines"] == {"cudnn": error}
+    assert _invoke("report", "-o", "page.html")[0] == 0
+    assert "cudnn was rejected" in (here / "page.html").read_text()

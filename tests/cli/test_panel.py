@@ -27,7 +27,7 @@ from evokern.cli._screen import LiveScreen, terminal_size
 from evokern.cli.panel import Watcher
 from evokern.declaration.genes import Config, Parameter
 from evokern.device.contract import ExecutorState, StartStep
-from evokern.progress import sparkline
+from evokern.progress import baseline_text, sparkline
 from evokern.search import Progress
 from evokern.search._failures import LastFailures
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
@@ -394,3 +394,11 @@ def test_terminals_of_all_kinds(environment: dict[str, str], drawn: bool, tmp_pa
     assert session.ended() == 130
     coloured = any(f"3{colour}m".encode() in session.sent for colour in range(8))
     assert coloured == ("PYTHONIOENCODING" in environment)
+
+
+def test_a_rejected_baseline_is_named() -> None:
+    """A baseline that failed is never reported as one that was not measured."""
+    error = "wrong (check tolerance, largest error 3 × the tolerance): y[0] is 4, expected 1"
+    progress = replace(example_progress(), baseline=None, rejected_baselines={"cudnn": error})
+    assert baseline_text(progress) == f"baseline cudnn was rejected: {error}"
+    assert baseline_text(replace(progress, rejected_baselines={})) == "not measured"

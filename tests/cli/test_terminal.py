@@ -74,7 +74,7 @@ def _texts(record: object) -> str:
     return "".join(map(_texts, record)) if isinstance(record, list) else str(record)
 
 
-def test_whatever_a_command_prints_is_shown(
+def test_all_output_of_a_command_is_escaped(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Errors with their traceback, log lines and what a kernel.py prints go through one place."""
@@ -168,7 +168,7 @@ def test_a_file_s_content_is_shown_on_a_terminal() -> None:
         assert screen.read(100) == b"a\\x1b[2Jb\r\n"
 
 
-def test_the_live_panel_obeys_no_text() -> None:
+def test_the_live_panel_does_not_interpret_text() -> None:
     """Names and failures in the panel are neither escape sequences nor rich's own markup."""
     from dataclasses import replace
 

@@ -12,6 +12,7 @@ from stub_ray import StubRay, collect
 
 from evokern.cluster import RayRequest, ray_backend
 from evokern.device._executors import Executors
+from evokern.study.discovery import load_kernel
 from evokern.workers.backend import HostCapacity, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool
 from evokern.workers.members import LocalMember, LocalMembers
@@ -19,7 +20,7 @@ from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 HANDLER = "worker_handlers:Obedient"
 DEPTH = 2
-KERNEL = DATA / "kernels" / "scale_rows"
+KERNEL = load_kernel(DATA / "kernels" / "scale_rows")
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,13 @@ from evokern.device.gpu.profile import LiveGpu
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, UsageError
 from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import load_kernel
 from evokern.workers import sharing
 from evokern.workers.backend import HostCapacity, PoolPlan
 from evokern.workers.jobs import JobResult, WorkerSpec
 from evokern.workers.pool import wait
 
-KERNEL = DATA / "kernels" / "scale_rows"
+KERNEL = load_kernel(DATA / "kernels" / "scale_rows")
 
 
 def plans(room: HostCapacity) -> dict[str, PoolPlan]:

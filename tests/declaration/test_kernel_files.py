@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import re
 import shutil
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ from evokern.export.standalone import device_code
 from evokern.hardware.profiles import CHIPS
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader
-from evokern.study.discovery import load_kernel
+from evokern.study.discovery import WorkerContext, find_kernel, load_kernel
 from evokern.study.trial import Evaluation
 
 DECLARATION = '''
@@ -133,7 +135,7 @@ def test_the_digest_of_a_folder_alone_is_that_of_its_files(here: Path) -> None:
 
 
 @pytest.mark.parametrize("include", ["../../far.cuh", "../common/notes.txt", "../common/link.cuh", "../common/no.cuh"])
-def test_what_lies_elsewhere_is_not_read(here: Path, include: str) -> None:
+def test_files_outside_the_parent_folder_are_not_read(here: Path, include: str) -> None:
     """Beyond the kernel folder's parent, through a link too, and what is no header, is the compiler's to find."""
     (here / "far.cuh").write_text("// far\n")
     (here / "kernels" / "common" / "notes.txt").write_text("secret\n")
@@ -279,6 +281,23 @@ def test_files_are_read_again_when_they_change(here: Path) -> None:
     assert "new.cuh" in [file.name for file in kernel.files()]
 
 
+def test_a_kernel_can_keep_its_content(here: Path) -> None:
+    """A command uses the files as they were when it began, in its workers too, whatever happens to them."""
+    kernel = find_kernel("scale")
+    first, digest, context = kernel.files(), kernel.digest(), WorkerContext.of(kernel, (), CHIPS["l4"])
+    for path in (here / "kernels" / "common" / "store.cuh", kernel.source_path, kernel.folder / "kernel.py"):
+        path.write_text("changed\n")
+    (kernel.folder / "new.cuh").write_text("// new\n")
+    for same in (kernel, context.kernel(), pickle.loads(pickle.dumps(context)).kernel()):
+        assert (first, digest, _headers(kernel)) == (same.files(), same.digest(), _headers(same))
+    assert digest != kernel.read_content().digest()
+    shutil.rmtree(kernel.folder)
+    assert context.kernel().digest() == digest
+    kernel.folder.mkdir()
+    (kernel.folder / "kernel.py").symlink_to("/dev/null")
+    assert context.kernel().digest() == digest
+
+
 def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path: Path) -> None:
     """Headers that several kernels share lie above the folder; nothing is written outside."""
     folder = write_kernel_files(tmp_path, "kernels/mine", {"kernel.py": b"1", "../common/a.cuh": b"2"})
@@ -287,3 +306,17 @@ def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path:
     assert folder.is_relative_to(tmp_path)
     with pytest.raises(KernelError, match="outside the folder for copies"):
         write_kernel_files(tmp_path, "mine", {"../../../x": b"3"})
+
+
+def test_modules_of_the_folder_are_kept_too(here: Path) -> None:
+    """A module that `kernel.py` imports has the text of the kept content, even if it was imported before."""
+    folder = here / "kernels" / "alone"
+    (folder / "sizes.py").write_text("WIDTH = 32\n")
+    extra = "import os\nimport sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport sizes\n"
+    declaration = (folder / "kernel.py").read_text().replace("block=32", "block=sizes.WIDTH")
+    (folder / "kernel.py").write_text(extra + declaration)
+    context = WorkerContext.of(find_kernel("alone"), (), CHIPS["l4"])
+    (folder / "sizes.py").write_text("WIDTH = 64\n")
+    kernel = context.kernel()
+    assert kernel.launches(kernel.space.default(), kernel.problem("64"))[0].block == (32, 1, 1)
+    sys.path.remove(str(folder))

@@ -61,7 +61,8 @@ def test_a_tensor_without_an_array_fails_the_check() -> None:
 def test_the_exported_program_fills_the_array(tmp_path: Path) -> None:
     """It copies to the symbol before its launch, and compiles where nvcc is."""
     text = standalone(KERNEL, KERNEL.space.default(), PROBLEM, L4, Provenance())
-    assert "cudaMemcpyToSymbolAsync(::weights, weights, static_cast<size_t>(3) * 4, 0, " in text
+    assert "cudaMemcpyToSymbolAsync(::weights, evokern_values, evokern_bytes, 0, cudaMemcpyDeviceToDevice," in text
+    assert "if (::evokern_copy_0(weights, static_cast<size_t>(3) * 4, stream) != cudaSuccess)" in text
     assert "__nv_bfloat16(float(1.5))" in text and "bool argument_" in text
     if compiler := shutil.which("nvcc"):
         (tmp_path / "best.cu").write_text(text)

@@ -74,7 +74,7 @@ def test_the_recorded_chip_is_told() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_answers_are_the_recorded_ones_in_any_order(workers: int) -> None:
+def test_results_are_the_recorded_ones_in_any_order(workers: int) -> None:
     """Each request is answered once, by its number, with what was recorded."""
     table = tiny_table()
     device = TableDevice(table, workers=workers, delay_s=0.002)
@@ -93,7 +93,7 @@ def test_answers_are_the_recorded_ones_in_any_order(workers: int) -> None:
     assert device.busy_s() > 0
 
 
-def test_names_mean_devices() -> None:
+def test_device_names_open_devices() -> None:
     """`replay:FILE` opens a recording; anything unknown names what there is."""
     device = open_device(f"replay:{DATA / 'table_small.json.gz'}")
     assert (device.identity, device.profile, device.predicted) == ("replay:table_small", CHIPS["l4"], False)

@@ -29,9 +29,9 @@ def exported(keeps: str) -> str:
 def test_each_call_begins_with_the_declared_bytes() -> None:
     """One byte is a memset, others are copied from the GPU's own memory; a candidate without a variable has neither."""
     filled, copied, plain = (exported(keeps) for keeps in ("restored", "first_bytes", "none"))
-    assert "cudaMemsetAsync(variable, 0, sizeof(::counts::calls), stream)" in filled
+    assert "cudaMemsetAsync(evokern_variable, 0, sizeof(::counts::calls), evokern_stream)" in filled
     assert "initial_factors[] = {\n    0, 0, 192, 63, 0, 0, 0, 63};" in copied
-    assert "cudaMemcpyAsync(variable, initial, size, cudaMemcpyDeviceToDevice, stream)" in copied
+    assert "cudaMemcpyAsync(evokern_variable, evokern_initial, sizeof(::factors)," in copied
     assert "factors" not in filled + plain
     assert "cudaGetSymbolAddress" not in plain
 
@@ -71,7 +71,7 @@ def test_the_program_checks_itself_with_it(tmp_path: Path, restored: bool) -> No
     text = exported("restored")
     if not restored:
         before = text
-        text = text.replace("cudaMemsetAsync(variable, 0,", "cudaMemsetAsync(variable, 1,")
+        text = text.replace("cudaMemsetAsync(evokern_variable, 0,", "cudaMemsetAsync(evokern_variable, 1,")
         assert text != before
     (tmp_path / "best.cpp").write_text(text)
     types = ["-DFAKE_KERNEL_TYPES=const float*,float*,int", "-DFAKE_KERNEL_COUNT=3"]

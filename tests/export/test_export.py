@@ -111,7 +111,7 @@ def test_traced_numbers_carry_their_formula(traced_at: int, other: int, divisor:
 
 def test_what_escapes_as_a_plain_number_is_guarded() -> None:
     """Text, floats and bits have no formula: using one binds the shape to the traced value."""
-    for use in (str, float, lambda n: n / 2, lambda n: n & 1, hash, lambda n: 2**n, lambda n: {n: 1}):
+    for use in (str, float, lambda n: n / 2 + 1, lambda n: n & 1, hash, lambda n: 2**n, lambda n: {n: 1}):
         recorder = GuardRecorder()
         use(Traced.make(5, ("field", "N"), recorder))  # type: ignore[operator]
         assert [guard.cpp() for guard in recorder.guards] == ["shape.n == 5"]
@@ -192,12 +192,12 @@ FAULTS = {
 def _faulty(text: str) -> str:
     """Return the program with every fault in its kernel, of which the variable FAULT chooses one when it runs.
 
-    Building a program takes two seconds. The reference, which says the same, stands before the kernel and stays right;
+    Building a program takes two seconds. The reference, which says the same, stands after the kernel and stays right;
     with FAULT=no GPU allocating fails as it does where there is none.
     """
     before, found, after = text.replace(
         MALLOC, f'(std::getenv("FAULT") == std::string("no GPU") ? 100 : {MALLOC})'
-    ).rpartition(RIGHT)
+    ).partition(RIGHT)
     assert found
     assert MALLOC in text
     chosen = "".join(f'if (fault == "{name}") {{ {statement} }} else ' for name, statement in FAULTS.items())
@@ -356,7 +356,8 @@ def test_a_shape_that_the_host_cannot_hold_is_told(
 @needs_compiler
 def test_a_reference_that_the_host_cannot_hold_is_told(program: Callable[..., str]) -> None:
     """Where memory ends later, in the reference, the program says the same and does not abort."""
-    text = program(LOADS="scalar").replace("  ::reference(", "  std::vector<double> much(1LL << 58);\n  ::reference(")
+    call = "  evokern_reference::reference("
+    text = program(LOADS="scalar").replace(call, f"  std::vector<double> much(1LL << 58);\n{call}")
     done = _fake_run(text, "--check", "1000")
     assert (done.returncode, "12000 bytes" in done.stderr) == (2, True)
 

@@ -275,7 +275,7 @@ def _exported(here: Path) -> dict[str, Any]:
         ("tempfile.mkdtemp()", "tmp/"),
     ],
 )
-def test_a_file_that_was_not_named_is_seen(here: Path, monkeypatch: pytest.MonkeyPatch, line: str, seen: str) -> None:
+def test_temporary_files_are_detected(here: Path, monkeypatch: pytest.MonkeyPatch, line: str, seen: str) -> None:
     """The fuzzers see what a command leaves in the working directory, at home and among temporary files."""
 
     def leaves(words: object, *, apart: bool = False) -> Done:

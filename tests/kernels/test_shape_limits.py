@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from evokern.declaration.problem import ProblemField
 from evokern.doctor import host_compiler
 from evokern.errors import KernelError
 from evokern.export.banner import Provenance
-from evokern.export.standalone import standalone
+from evokern.export.standalone import standalone_program
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import find_kernel
 
@@ -104,12 +103,10 @@ def test_check_names_a_small_problem_that_the_kernel_does_not_take(value: str, t
 def _program(name: str, problem: str) -> Path:
     """Build the host part of an exported program: kernels are stubs, and the CUDA runtime is no GPU."""
     kernel = find_kernel(str(KERNELS / name))
-    text = standalone(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["h200"], Provenance())
-    head, rest = text.split("the kernel\n", 1)
-    _, tail = rest.split("// ---------------------------------------------------------------- the launcher", 1)
-    stubs = "".join(f"void {entry}(int*) {{}}\n" for entry in sorted(set(re.findall(r"&::(\w+)\)", tail))))
+    made = standalone_program(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["h200"], Provenance())
+    stubs = made.section.declarations.replace(";", " { return nullptr; }")
     folder = Path(mkdtemp())
-    (folder / "best.cpp").write_text(f"{head}the kernel\n{stubs}{tail}", encoding="utf-8")
+    (folder / "best.cpp").write_text(f"{made.host_text}\n{stubs}\n", encoding="utf-8")
     types = ["-DFAKE_KERNEL_TYPES=int*", "-DFAKE_KERNEL_COUNT=1"]
     build = [str(host_compiler()), "-std=c++17", "-w", f"-I{FAKE}", "-include", "utility", *types]
     done = subprocess.run(

@@ -25,7 +25,7 @@ STUDY_FILES = sorted(STUDIES.glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", STUDY_FILES, ids=lambda path: path.stem)
-def test_each_study_can_begin(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_study_can_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kernel takes its problems, and its default candidate is feasible on an H200 under the study's limits."""
     monkeypatch.chdir(ROOT)
     study = read_study(path)
@@ -73,7 +73,7 @@ def test_each_default_candidate_compiles_and_fits(
 
 
 @pytest.mark.parametrize("path", STUDY_FILES, ids=lambda path: path.stem)
-def test_each_study_says_what_it_asks(path: Path) -> None:
+def test_each_study_states_its_question(path: Path) -> None:
     """Its first line asks a question, and the list of studies names it."""
     assert path.read_text().startswith("# Asks: ")
     assert f"| `{path.stem}` |" in (STUDIES / "README.md").read_text()

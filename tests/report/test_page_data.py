@@ -333,7 +333,7 @@ def test_the_gate_s_figures_are_words(tmp_path: Path) -> None:
             "bytes changed outside the buffers": "0",
             "new check": "3",
             "element closest to its tolerance": "o[1, 7] is 0.5, expected 0.25 within 0.001 (equal rows inputs)",
-            "changed between timed calls": "q in one of 44 graph calls; 6144 elements compared",
+            "changes between timed calls": "changed in one of 44 graph calls: q; 6144 elements compared",
             "other": "5",
         }
 

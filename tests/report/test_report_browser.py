@@ -369,7 +369,7 @@ def test_bars_of_one_list_have_one_scale(width: int, measured: Path, browser: Br
         assert max(scales) == pytest.approx(min(scales), rel=0.02), bars
 
 
-def test_a_card_tells_why_and_what_differs(measured: Path, browser: Browser) -> None:
+def test_a_card_shows_the_reason_and_the_differences(measured: Path, browser: Browser) -> None:
     """A card has reason, resources, samples, the genes that differ, and the difference of the source."""
     data = stored(measured)
     wrong = next(row[0] for row in data["rows"] if data["outcomes"][row[1]] == "wrong")

@@ -83,7 +83,7 @@ def test_what_is_alike_is_not_told() -> None:
         "TILE << 99999999", "f'{TILE}'", "TILE ? 1 : 0", "TILE if LOAD else 0", "9" * 399, "", "TILE /* x */ > 1",
     ],
 )  # fmt: skip
-def test_a_condition_is_worked_out_not_run(condition: str) -> None:
+def test_conditions_are_evaluated_without_running_code(condition: str) -> None:
     """What is no comparison of numbers stays undecided: in both candidates alike, at once, and nothing of it runs."""
     files = {"kernel.cu": f"void k() {{\n  if constexpr ({condition}) {{\n    a();\n  }}\n}}\n"}
     found = told(Config({"LOAD": "scalar", "TILE": 16}), Config({"LOAD": "async", "TILE": 32}), files)

@@ -30,7 +30,7 @@ def test_a_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert filled(tmp_path) == "1!"
 
 
-def test_nothing_is_kept_where_python_would_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_templates_are_cached_if_python_caches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told so by PYTHONDONTWRITEBYTECODE, or without a place: templates are compiled each time."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert filled(tmp_path) == "1!"

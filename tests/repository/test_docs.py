@@ -138,7 +138,9 @@ COMMANDS: dict[str, Way] = {
         "gpu", "search attention-s512 --device cuda:all --trials 4 --no-verify --fresh"
     ),
     "pip install 'evokern[ray]'": HAND,
-    "ray start --head --port 6379": HAND,
+    "export RAY_AUTH_MODE=token": HAND,
+    "ray get-auth-token --generate > /dev/null": HAND,
+    "ray start --head --port 6379 --node-ip-address 127.0.0.1 --include-dashboard=false": HAND,
     "evokern search attention-s512 --device sim:l4 --ray-address auto": HAND,
     "evokern search attention-s512 --device cuda --ray-address auto": HAND,
     "evokern search attention-s512 --device cuda --ray-address HOST:6379 --num-gpus 8 --num-cpus 256": HAND,

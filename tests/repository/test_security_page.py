@@ -42,7 +42,7 @@ def told() -> set[str]:
     return set(re.findall(r"`(evokern/[\w/]+\.py)`", page.partition(HEADING)[2]))
 
 
-def test_every_place_that_runs_text_is_told() -> None:
+def test_every_module_that_runs_text_is_listed() -> None:
     """A module that begins to run text is named there, and one that ended to is not."""
     found = {
         str(path.relative_to(ROOT)): sorted(set(places(path))) for path in sorted((ROOT / "evokern").rglob("*.py"))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter
 from evokern.declaration.space import Space
-from evokern.errors import StudyError
+from evokern.errors import SpaceError, StudyError
 from evokern.samplers import FurtherStudy, History, Prior, make_sampler
 from evokern.samplers.contract import TrialResult
 from evokern.samplers.evo import EvoSampler
@@ -29,7 +29,7 @@ from evokern.samplers.evo._model import LINEAR, Scale, TrainingTrials, fit, repr
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
-from evokern.samplers.evo._validity import Validity
+from evokern.samplers.evo._validity import FailureCounts, Validity
 from evokern.samplers.genome import Genome
 from evokern.samplers.inert_genes import InertGenes
 from evokern.study.trial import Outcome, Proposal
@@ -741,3 +741,28 @@ def test_asking_goes_on_while_a_generation_lacks_candidates() -> None:
     kept = most_promising_feasible(pool, rows, score, 80, 160, 24)
     assert 24 <= len(kept) < 80
     assert pool.feasible(rows[kept]).all()
+
+
+def test_tables_grow_linearly_with_the_values_of_a_gene() -> None:
+    """A gene of thousands of values and pairs of such genes take little memory; two values still differ by about 1."""
+    space = Space((Parameter("A", range(20_000)), Parameter("B", range(20_000)), Parameter("C", (1, 2))))
+    genome = Genome(space)
+    features = features_of(genome)
+    assert sum(table.size for table in features.tables) < 80 * 2 * 20_000
+    rows = genome.rows([space.canonical({"A": a, "B": 0, "C": 1}) for a in range(0, 20_000, 400)])
+    names = features(rows)[:, features.groups == 0]
+    apart = ((names[:, None] - names[None]) ** 2).sum(2)[np.triu_indices(len(names), 1)]
+    assert abs(apart.mean() - 1) < 0.1 and apart.min() > 0.4
+    counts = FailureCounts(genome)
+    assert counts.begins[-1] < 6 * 65_536
+    cells = counts.cells_of(rows.astype(np.int64))
+    assert [len(np.unique(column)) for column in cells.T] == [50, 50, 50, 1, 1, 1]
+
+
+def test_a_gene_has_at_most_as_many_values_as_an_index_holds() -> None:
+    """Rows hold 16-bit indices, so the last value of the largest gene is still told apart."""
+    space = Space((Parameter("A", range(32_768)),))
+    (row,) = Genome(space).rows([space.canonical({"A": 32_767})])
+    assert Genome(space).config(row)["A"] == 32_767
+    with pytest.raises(SpaceError, match="gene A has 32,769 values; list at most 32,768"):
+        Parameter("A", range(32_769))

@@ -33,7 +33,7 @@ SCHEDULE = TrialSchedule(12, 4, 4)
 def _plan() -> SamplerPlan:
     kernel = load_kernel(FOLDER)
     context = WorkerContext(FOLDER, (kernel.problem("64,1024"),), chip("l4"))
-    return SamplerPlan(context, kernel.digest(), {}, "evo", {}, 3, SCHEDULE, None)
+    return SamplerPlan(context, {}, "evo", {}, 3, SCHEDULE, None)
 
 
 def _here(plan: SamplerPlan) -> Sampler:
@@ -161,19 +161,20 @@ def test_a_process_that_stands_still_is_replaced(process: SamplerProcess, monkey
     assert _sequence(process, history, 12) == expected
 
 
-def test_a_kernel_that_was_edited_is_refused(tmp_path: Path) -> None:
-    """A process that takes a dead one's place searches no other space without a word."""
+def test_an_edited_kernel_does_not_change_the_space(tmp_path: Path) -> None:
+    """A process that takes a dead one's place searches the space with which the search began."""
     plan = _plan()
     folder = Path(shutil.copytree(FOLDER, tmp_path / "rmsnorm"))
-    kernel = load_kernel(folder)
-    process = SamplerProcess(replace(plan, context=replace(plan.context, folder=folder), digest=kernel.digest()))
-    history = History(kernel.space)
+    kernel = load_kernel(folder, keep=True)
+    context = WorkerContext.of(kernel, plan.context.problems, plan.context.profile)
+    process = SamplerProcess(replace(plan, context=context))
+    space = feasible_space(kernel, context.problems, context.profile)
+    history = History(space)
     try:
         _sequence(process, history, 3)
-        (folder / "kernel.py").write_text((folder / "kernel.py").read_text() + "\n# edited\n")
+        (folder / "kernel.py").write_text("raise RuntimeError('edited')\n")
         os.kill(process.processes[0], signal.SIGKILL)
-        with pytest.raises(KernelError, match=r"rmsnorm was changed in "):
-            process.propose(history, 3)
+        assert process.propose(history, 3) is not None
     finally:
         process.close()
 

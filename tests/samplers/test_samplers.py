@@ -22,7 +22,7 @@ QUICK = [name for name in SAMPLERS if name != "gp"]  # a Gaussian process takes 
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gp" else n for n in GUARDED])
-def test_proposals_are_feasible_and_unseen_until_none_is_left(name: str) -> None:
+def test_proposals_are_feasible_and_new_until_the_space_is_exhausted(name: str) -> None:
     """Every sampler but the grid proposes each feasible configuration exactly once, then the search ends normally."""
     table = tiny_table()
     options = {"n_startup_trials": 18} if name == "gp" else {}
@@ -65,7 +65,7 @@ def test_seeds_differ(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_search_interrupted_anywhere_goes_on_as_if_it_had_not_been(name: str) -> None:
+def test_an_interrupted_search_resumes_as_if_uninterrupted(name: str) -> None:
     """From any prefix, with any of the trials in flight lost, the rest of the sequence is the uninterrupted one."""
     count, window, cuts = (14, 4, (12,)) if name == "gp" else (48, 8, (1, 33))
     whole, _, loop = loop_over(small_table(), name, trials=count, window=window)

@@ -8,8 +8,10 @@ import pytest
 from paths import DATA
 
 from evokern.cuda_source import read
+from evokern.errors import SourceError
 from evokern.scaffold.declaration_text import kernel_py
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.reading import read_kernel
 from evokern.scaffold.shapes import fit, row_major
 from evokern.study.discovery import load_kernel
 
@@ -174,6 +176,28 @@ def test_numbers_of_a_launch_become_the_block_s_genes(body: str, genes: list[str
     assert made.plan.extents(made.plan.grid, config, problem) == (2, 3 if len(genes) == 2 else 2, 1)
 
 
+@pytest.mark.parametrize(
+    ("grid", "text"),
+    [
+        ("256", "256"),
+        ("THREADS", "256"),
+        ("(n + 255) / 256", "(p.N + (c.BLOCK_X - 1)) // c.BLOCK_X"),
+        ("min((n + 255) / 256, 256)", "min((p.N + (c.BLOCK_X - 1)) // c.BLOCK_X, 256)"),
+        ("(n + 4 * THREADS - 1) / (4 * THREADS)", "(p.N + 4 * c.BLOCK_X - 1) // (4 * c.BLOCK_X)"),
+    ],
+)
+def test_a_grid_keeps_numbers_that_only_equal_the_block(grid: str, text: str) -> None:
+    """A fixed number of blocks stays; where the work is divided by the block, its gene appears."""
+    made = drafted(f"""
+#define THREADS 256
+__global__ void axpy(const float* x, float* y, int n) {{
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] += 2.f * x[i];
+}}
+void start(const float* x, float* y, int n) {{ axpy<<<{grid}, THREADS>>>(x, y, n); }}
+""")
+    assert made.plan.grid == (text,)
+
+
 @pytest.mark.parametrize(("text", "entry"), [(HALF_GRID, None), (ROLES, "update"), (GATHER, None)])
 def test_small_problems_have_several_blocks_and_tails(text: str, entry: str | None) -> None:
     """Not one block, not square, and one of them a part of a block along each axis that a field is cut along."""
@@ -335,3 +359,19 @@ def test_what_no_simulated_chip_has_is_said_so() -> None:
         "__global__ void later(const float* x, float* y, int n) { y[0] = x[0]; }"
     )
     assert any("drafts support at most sm_90" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "told"),
+    [
+        ("float* const* x", "points to pointers, but evokern passes only pointers to numbers"),
+        ("cudaTextureObject_t t", "textures and surfaces are not supported"),
+        ("Info info", "Info info is a structure passed by value"),
+        ("int n", "takes no pointer, so it cannot return a result"),
+    ],
+)
+def test_a_parameter_that_a_draft_cannot_pass_is_named(parameter: str, told: str, tmp_path: Path) -> None:
+    """The reason is the parameter's type, not what follows from it."""
+    (tmp_path / "k.cu").write_text(f"struct Info {{ float* data; int n; }};\n__global__ void k({parameter}) {{}}\n")
+    with pytest.raises(SourceError, match=told):
+        read_kernel(read(tmp_path / "k.cu"), None)

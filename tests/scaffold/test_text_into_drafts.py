@@ -132,7 +132,7 @@ def test_a_literal_is_its_text(text: str) -> None:
         "global x", "t['x']", "x: int = 1", "(y := 1)", "eval", "while 1: pass", "print(1)",
     ],
 )  # fmt: skip
-def test_a_draft_only_declares(text: str) -> None:
+def test_a_draft_contains_only_declarations(text: str) -> None:
     """Anything but imports from evokern, calls of what declares and plain expressions is no draft."""
     if text == "eval":
         assert check_declares(text, "x") == text, "a name alone does nothing"

@@ -197,7 +197,7 @@ def test_sizes_that_must_be_equal_are_one_field() -> None:
     ],
 )
 @pytest.mark.slow
-def test_what_a_task_does_stays_in_its_child(here: Path, change: tuple[str, str], said: str) -> None:
+def test_a_task_affects_only_its_child_process(here: Path, change: tuple[str, str], said: str) -> None:
     """A task that fails, leaves, or passes what no kernel takes is a mistake of its file, told in a sentence."""
     (here / "bad.py").write_text(TASK.replace(*change), encoding="utf-8")
     done = CliRunner().invoke(app, ["init", "bad.py", "--trust"])

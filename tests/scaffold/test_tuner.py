@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.compile.accepted_options import split_options
 from evokern.errors import SourceError
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
+from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_call, from_t1, is_script, is_t1
 from evokern.scaffold.tuner.script import run_script
 from evokern.study.discovery import find_kernel
@@ -169,7 +172,7 @@ def test_a_t1_file_is_read(tmp_path: Path) -> None:
     assert set(request.constants) == {"w"}
 
 
-def test_expressions_are_worked_out_not_run() -> None:
+def test_expressions_are_evaluated_without_running_code() -> None:
     """Lists of numbers are; calls of anything else are no arithmetic."""
     assert values_of("[2**i for i in range(4) if i > 1]") == (4, 8)
     assert over_genes("min(a, 3) * b <= 64", ["a", "b"]) == "min(c.a, 3) * c.b <= 64"
@@ -185,3 +188,68 @@ def test_textures_are_refused() -> None:
             "texmem_args": {"t": 1}}  # fmt: skip
     with pytest.raises(SourceError, match="textures"):
         from_call(call)
+
+
+def _t1(**changes: object) -> dict[str, Any]:
+    space = {"TuningParameters": [{"Name": "block_size_x", "Type": "int", "Values": "[32, 64]", "Default": 64}]}
+    kernel = {
+        "Language": "CUDA", "KernelName": "k", "KernelFile": "k.cu", "LocalSize": {"X": "block_size_x"},
+        "GlobalSize": {"X": "100"}, "ProblemSize": [4096], "GridDivX": ["block_size_x"],
+        "Arguments": [{"Name": "x", "Type": "float", "MemoryType": "Vector", "Size": "ProblemSize[0]"},
+                      {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 4096}],
+    }  # fmt: skip
+    return {"ConfigurationSpace": space, "KernelSpecification": {**kernel, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"), [(4096, (4096,)), ([4096], (4096,)), ("width", ("width",)), ([64, 64], (64, 64))]
+)
+def test_a_problem_size_may_be_a_number(given: object, read: tuple[object, ...], tmp_path: Path) -> None:
+    """Not only a list: a string is one expression, not its letters."""
+    (tmp_path / "k.cu").write_text("__global__ void k(float* x, int n) {}")
+    text = json.dumps(_t1(ProblemSize=given, Arguments=[]))
+    assert from_t1(text, tmp_path / "t1.json").problem_size == read
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"ProblemSizes": 4096, "ProblemSize": None}, None),
+        ({"Arguments": [{"Name": "x", "Type": "float", "MemoryType": "Vector"}]}, "lacks the key 'Size'"),
+        (
+            {"Arguments": [{"Nam": "x", "Type": "float", "MemoryType": "Scalar"}]},
+            "unknown key 'Nam': did you mean 'Name'",
+        ),
+        ({"Arguments": 3}, "has an unexpected value"),
+        ({"LocalSizes": {"X": 3}}, None),
+    ],
+)
+def test_a_t1_file_with_a_wrong_key_or_value_says_which(
+    changes: dict[str, object], told: str | None, tmp_path: Path
+) -> None:
+    """A key that is missing, misspelt or of the wrong type is named, and never a bug of evokern."""
+    (tmp_path / "k.cu").write_text("__global__ void k(float* x, int n) {}")
+    whole = _t1(**changes)
+    if told is None:  # misspelt: the right key is absent
+        wrong = next(iter(changes))
+        whole["KernelSpecification"].pop(wrong.removesuffix("s"), None)
+        told = f"unknown key '{wrong}': did you mean '{wrong.removesuffix('s')}'"
+    with pytest.raises(SourceError, match=told):
+        from_t1(json.dumps(whole), tmp_path / "t1.json")
+
+
+def test_options_for_nvcc_alone_are_left_out_with_a_word(tmp_path: Path) -> None:
+    """NVRTC decides which options remain, and the draft names the others."""
+    kept, dropped = split_options(
+        ["-O3", "-DN=4", "-Xcompiler", "-fopenmp", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr", "-arch=sm_80",
+         "-gencode", "arch=compute_80,code=sm_80", "--use_fast_math", "-Xptxas", "-O2", "-I", "/tmp"]
+    )  # fmt: skip
+    assert kept == ("-DN=4", "--use_fast_math", "-Xptxas", "-O2", "-I", "/tmp")
+    assert dropped == ("-O3", "-Xcompiler -fopenmp", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr", "-arch=sm_80",
+                       "-gencode arch=compute_80,code=sm_80")  # fmt: skip
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(float* x, int n) { int i = blockIdx.x * block_size_x + threadIdx.x; if (i < n) x[i] = 1; }"
+    )
+    made = draft_of(from_t1(json.dumps(_t1(CompilerOptions=["-O3", "--use_fast_math"])), tmp_path / "t1.json"))
+    assert made.plan.options == ("--use_fast_math",)
+    assert any("omits the compiler options -O3" in note for note in made.notes)

@@ -115,7 +115,7 @@ class InstantDevice(PipelineDevice):
                 one: PoolPlan(spec, self.window // 2) for one, spec in zip(("compile", "execute"), specs, strict=True)
             }
 
-        pools: dict[str, JobPool] = dict(self._backend.open(plans, task.kernel.folder))
+        pools: dict[str, JobPool] = dict(self._backend.open(plans, task.kernel))
         self.pipeline = Pipeline(pools["compile"], pools["execute"], job=_config, deadline_s=60.0, known=task.known)
         self.pipeline.begin()
         return StartReport()

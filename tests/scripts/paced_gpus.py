@@ -88,7 +88,7 @@ class PacedDevice(InstantDevice):
                 for one, count in workers.items()
             }
 
-        pools: dict[str, JobPool] = dict(self._backend.open(plans, task.kernel.folder))
+        pools: dict[str, JobPool] = dict(self._backend.open(plans, task.kernel))
         self.pipeline = Pipeline(
             pools["Compile"], pools["Execute"], job=_config, deadline_s=60.0, known=task.known, ahead=self.compilers
         )

@@ -29,6 +29,8 @@ GIVEN: dict[str, Any] = {
     "warm_start": "sim",
     "cost_per_hour": 2.5,
     "fresh": True,
+    "inputs": "normal",
+    "keep_going": True,
     "allow_changes": True,
     "trust": True,
     "verify": False,

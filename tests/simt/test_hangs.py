@@ -53,9 +53,9 @@ def issued(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     stop = HangDetector.stop_hung
 
-    def noted(self: HangDetector, *args: object) -> None:
+    def noted(self: HangDetector, *args: object, **options: object) -> None:
         counts.append(self.schedule.issued)
-        stop(self, *args)  # type: ignore[arg-type]
+        stop(self, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(HangDetector, "stop_hung", noted)
     return counts
@@ -79,7 +79,8 @@ def test_a_long_loop_runs_to_its_end(name: str) -> None:
     """What changes a register, any memory or only the clock is not taken for endless."""
     result = _run(FINITE[name])
     assert (True, None) == (result.completed, result.fatal)
-    assert _run(FINITE[name], LIMIT // 4).hung, "the loop is too short to be watched"
+    short = _run(FINITE[name], LIMIT // 4)
+    assert (short.over_limit, short.hung) == (True, False), "the loop is too short to be watched"
 
 
 def test_a_warp_that_polls_waits_for_the_other_ones_turn() -> None:
@@ -87,14 +88,17 @@ def test_a_warp_that_polls_waits_for_the_other_ones_turn() -> None:
     body = "if (threadIdx.x < 32) while (*(volatile int*)flag == 0) {} else *(volatile int*)flag = 1;"
     result = _run(body, 16_000)
     assert (True, None) == (result.completed, result.fatal)
-    assert _run(body, 8_000).hung, "the poll is too short to be watched"
+    short = _run(body, 8_000)
+    assert (short.over_limit, short.hung) == (True, False), "the poll is too short to be watched"
 
 
 def test_a_loop_that_goes_on_counts_to_the_limit(issued: list[int]) -> None:
-    """An endless loop whose state never repeats is ended by the limit, with another sentence."""
+    """A loop whose state never repeats is stopped at the limit, and nothing claims that it never ends."""
     result = _run("unsigned long long n = 0; while (n + 1 != 0) n += *(volatile int*)one;")
     assert result.fatal is not None
-    assert f"within {LIMIT} warp instructions" in result.fatal.hint
+    assert f"within {LIMIT:,} warp instructions" in result.fatal.hint
+    assert (result.fatal.kind, result.fatal.matters) == ("unfinished", False)
+    assert (result.hung, result.over_limit, result.completed) == (False, True, False)
     assert issued[0] > LIMIT
 
 
@@ -107,6 +111,38 @@ def test_another_block_may_end_the_loop() -> None:
                          instruction_limit=LIMIT)  # fmt: skip
     assert result.fatal is not None
     assert f"{REPEATS}, unless a block outside this batch ends it. " in result.fatal.hint
+    assert (result.hung, result.over_limit) == (False, True)
+
+
+def _flags(body: str, blocks: int, threads: int = 1024) -> simt.LaunchResult:
+    """Run a grid that needs several batches."""
+    source = f'extern "C" __global__ void kernel(volatile int* flag, int* out) {{\n{body}\n}}'
+    memory = simt.Memory()
+    flag = memory.allocate("flag", np.zeros(blocks, np.int32))
+    out = memory.allocate("out", np.zeros(blocks, np.int32))
+    return simt.launch(module_of(source), "kernel", (blocks, 1, 1), (threads, 1, 1), [flag, out], memory=memory,
+                       source=source, instruction_limit=20 * LIMIT)  # fmt: skip
+
+
+def test_a_block_that_waits_for_a_later_batch_ends() -> None:
+    """Blocks that wait for later blocks run together, so their wait ends as on a GPU."""
+    result = _flags(
+        "if (threadIdx.x == 0) { if (blockIdx.x == gridDim.x - 1) *flag = 1; else while (*flag == 0) {} }"
+        " if (threadIdx.x == 0) out[blockIdx.x] = 1;", 9
+    )  # fmt: skip
+    assert (result.completed, result.hung) == (True, False)
+
+
+def test_a_flag_that_no_block_sets_is_proven_over_all_batches() -> None:
+    """A grid of several batches that waits for nothing is endless."""
+    result = _flags("if (threadIdx.x == 0) while (*flag == 0) {}", 9)
+    assert (result.hung, result.over_limit) == (True, False)
+
+
+def test_a_loop_that_reads_nothing_needs_no_other_block() -> None:
+    """No block can end a loop that reads no memory, so one batch proves that it never ends."""
+    result = _flags("if (threadIdx.x == 0) for (;;) { __nanosleep(0); }", 40, 512)
+    assert (result.hung, result.over_limit) == (True, False)
 
 
 def test_a_launch_may_end_at_the_first_fatal_finding() -> None:

@@ -25,7 +25,7 @@ GROUPS = "approximations async atomics conversions floats halves integers matrix
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-def test_clean_and_as_an_h200_answered(case: Case) -> None:
+def test_clean_and_equal_to_the_h200_results(case: Case) -> None:
     """The kernel runs without a finding, and every exactly defined row has the bits that the hardware gave."""
     result, after = simulate(case, case.buffers())
     assert result.findings == ()
@@ -42,7 +42,7 @@ def test_every_group_has_its_kernels() -> None:
     assert len({case.name for case in ALL}) == len(ALL)
 
 
-def test_operands_meet() -> None:
+def test_every_operand_pair_is_tested() -> None:
     """In every kernel with two operands each pair of edges meets, and no pattern depends on chance."""
     assert np.isnan(values("f32", edges("f32"))).any()
     seen = set()

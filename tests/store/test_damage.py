@@ -74,7 +74,7 @@ def test_a_digest_is_of_what_the_columns_hold() -> None:
     assert len({digest_of(row), *(digest_of({**row, **change}) for change in changes)}) == 6
 
 
-def test_a_damaged_trial_is_named_and_left_out(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_trial_is_reported_and_skipped(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Readers go on without it: the next best is the champion, and the counts are of what is left."""
     with open_readonly(path) as reader:
         study = reader.study()
@@ -177,7 +177,7 @@ def test_nobody_knows_what_was_verified_where_its_source_was_edited(path: Path, 
         ("UPDATE evokern_studies SET seed = 8", "study 'small', row .* is damaged"),
     ],
 )
-def test_a_search_learns_nothing_from_damage(tmp_path: Path, sql: str, told: str) -> None:
+def test_a_search_rejects_a_damaged_database(tmp_path: Path, sql: str, told: str) -> None:
     """Nor does it begin a study anew whose name is what changed."""
     path = tmp_path / "r.db"
     go(path, trials=4)
@@ -199,7 +199,7 @@ def test_writing_hides_no_damage(path: Path) -> None:
         store.rename_old_study("small")
 
 
-def test_a_row_that_lost_its_digest_is_damaged(path: Path) -> None:
+def test_a_row_without_its_digest_is_damaged(path: Path) -> None:
     """Where every row has had one, NULL is no way round: readers leave the row out, a search refuses it."""
     _change(path, f"UPDATE evokern_trials SET seconds = 7, {COLUMN} = NULL WHERE number = 2")
     _change(path, f"UPDATE evokern_sources SET text = text || ' ', {COLUMN} = NULL WHERE file = 'kernel.cu'")

@@ -75,7 +75,10 @@ def test_a_database_that_goes_while_it_is_searched_is_written_beside(how: str, t
     assert len(trials_of(rescued)) in range(10, 20)
     with open_readonly(rescued) as reader:
         assert [session.end_reason for session in reader.sessions(reader.study())] == ["failed"]
+    assert not [file.name for file in tmp_path.glob("a.db-*")]  # SQLite would apply the log to another database
     if how == "replaced":
+        with open_readonly(db) as reader:
+            assert len(list(reader.trials(reader.study()))) == 3
         assert db.read_bytes() == theirs
     for suffix in ("", "-wal", "-shm"):
         Path(f"{db}{suffix}").unlink(missing_ok=True)
@@ -85,6 +88,27 @@ def test_a_database_that_goes_while_it_is_searched_is_written_beside(how: str, t
         go(tmp_path / "whole.db", trials=16, seed=1)
         assert sequence(db) == sequence(tmp_path / "whole.db")
     assert not Path(f"{db}.lock").exists()
+
+
+def test_a_replacement_with_its_own_log_keeps_it(tmp_path: Path) -> None:
+    """A database that is moved into place together with its log loses none of its trials."""
+    db, other = tmp_path / "a.db", tmp_path / "other.db"
+    go(other, tiny_table(), trials=3)
+
+    def displace() -> None:
+        with closing(sqlite3.connect(other)) as held:  # a second connection keeps the log from being folded in
+            held.execute("PRAGMA wal_autocheckpoint=0")
+            held.execute("UPDATE evokern_studies SET name = 'theirs'")
+            held.commit()
+            for suffix in ("", "-wal"):
+                shutil.copy(f"{other}{suffix}", tmp_path / f"new.db{suffix}")
+        for suffix in ("", "-wal"):
+            (tmp_path / f"new.db{suffix}").rename(f"{db}{suffix}")
+
+    with pytest.raises(StoreError, match=r"moved or replaced"):
+        interrupted_by(db, displace)
+    with closing(sqlite3.connect(db)) as connection:
+        assert connection.execute("SELECT name FROM evokern_studies").fetchall() == [("theirs",)]
 
 
 def test_a_folder_that_goes_leaves_the_results_elsewhere(tmp_path: Path) -> None:
@@ -154,7 +178,7 @@ def test_a_file_that_is_locked_under_another_name_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["a?b.db", "a#b.db", "a%3Fb.db", "a b&c=1.db", "ä:@;'.db", "?mode=ro"])
-def test_any_name_is_the_file_of_that_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_file_name_opens_that_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a URL would make of it: all tables are in the one file that was named, and Optuna finds them there."""
     monkeypatch.chdir(tmp_path)
     go(Path(name), tiny_table(), trials=3)

@@ -28,7 +28,7 @@ from evokern.store import _files as files
 from evokern.store._schema import migrations
 from evokern.store.records import evaluation_of, evaluation_row, trial_of
 from evokern.study.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Proposal, Timing, Trial
-from evokern.wording import outcome_counts, verification_text
+from evokern.wording import missing_baseline_text, outcome_counts, verification_text
 
 BASELINES = (
     BaselineResult("math", (Timing(103.0, (102.0, 104.0), (103.0,)),)),
@@ -145,6 +145,9 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "cost",
         "control",
         "damaged",
+        "rejected_baselines",
+        "grid",
+        "end",
     ]
     assert list(summary) == keys
     assert (summary["study"], summary["device"], summary["predicted"]) == ("small", "NVIDIA H200", False)
@@ -631,3 +634,18 @@ def test_a_tie_is_no_reason_to_prefer_what_nobody_proved(tmp_path: Path) -> None
     assert champion(first, (second, "champion"), (first, "slower"), (third, "tie")) == second
     assert champion(third, (second, "champion"), (third, "tie"), (first, "slower")) == third
     assert champion(first, (second, "champion"), (first, "tie"), passed=False) == second
+
+
+def test_rejected_baselines_are_named(tmp_path: Path) -> None:
+    """A baseline that failed is named with its error, in the summary and in the texts that say why there is no time."""
+    error = "wrong (check tolerance, largest error 3 × the tolerance): y[0] is 4, expected 1"
+    with Store(tmp_path / "a.db") as store:
+        study = fill(store, [MEASURED])
+        session = store.session(study, tiny_table().space())
+        session.write_start_report(StartReport((BaselineResult("cudnn", error=error),)))
+        session.ended(1.0, "trials")
+    with open_readonly(tmp_path / "a.db") as reader:
+        summary = reader.summary(study)
+    assert summary["rejected_baselines"] == {"cudnn": error}
+    assert missing_baseline_text(summary["rejected_baselines"]) == f"baseline cudnn was rejected: {error}"
+    assert missing_baseline_text({}) == "no baseline was measured"

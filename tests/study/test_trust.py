@@ -77,7 +77,7 @@ def test_a_folder_of_another_user_does_not_run(folder: Path, place: str, monkeyp
         ("kernels/dial", 0o775, "its group can write to"),
     ],
 )
-def test_what_others_may_write_does_not_run(
+def test_code_that_others_can_write_does_not_run(
     folder: Path, place: str, mode: int, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder or file that others may change is theirs as much as the user's."""
@@ -171,7 +171,7 @@ def test_a_stale_pyc_does_not_run(folder: Path) -> None:
     assert ran(folder)
 
 
-def test_what_runs_is_what_the_digest_is_over(folder: Path) -> None:
+def test_the_code_that_runs_matches_the_digest(folder: Path) -> None:
     """A `kernel.py` that is another by the time that its digest is taken is not used."""
     path = folder / "kernel.py"
     path.write_text(path.read_text() + "open(__file__, 'w').close()\n")
@@ -193,7 +193,7 @@ def test_a_link_does_not_lead_out_of_the_folder(folder: Path, tmp_path: Path) ->
     assert load_kernel(folder).name == "dial"
 
 
-def test_a_folder_that_hides_the_package_s_is_said(
+def test_a_folder_that_hides_a_packaged_kernel_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`kernels/rmsnorm` of the working directory stands for the package's, which is said once; a copy hides nothing."""

@@ -301,7 +301,10 @@ def test_the_command_line_runs_shows_and_exports(tmp_path: Path, monkeypatch: py
     sweep_of(tmp_path, RECORDED.replace("trials = 40", "trials = 3"))
     done = CliRunner().invoke(app, ["sweep", "run", "sweep.toml"])
     assert done.exit_code == 0
-    assert f"{ONE}: trials 0 to 3 (it has had fewer than two slices)\n{ONE}: finished: 3 trials, best " in done.stderr
+    assert (
+        f"{ONE}: trials 0 to 3 (the study has had fewer than two slices)\n{ONE}: finished: 3 trials, best "
+        in done.stderr
+    )
     assert "2 studies: 2 finished; 6 trials in " in done.stdout
     shown = CliRunner().invoke(app, ["sweep", "show", "sweep.toml", "--json"])
     studies = json.loads(shown.stdout)["studies"]

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from evokern.analysis.check.reference_check import workload_tensors
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import small_problem
-from evokern.errors import StudyError
+from evokern.errors import KernelError, StudyError
 from evokern.study import discovery
 from evokern.study.file import read_study
 from evokern.study.settings import Study
@@ -16,6 +17,8 @@ from evokern.study.settings import Study
 if TYPE_CHECKING:
     from evokern.cuda_source import CudaSource
 
+MOST_SMALL_BYTES = 1 << 28
+"""Largest total buffer size of a small problem, in bytes; its reference would take many seconds."""
 SAMPLE = 500
 """Number of configurations on which the kernel's functions are tested."""
 
@@ -33,18 +36,33 @@ class Folder:
 
     @property
     def small(self) -> tuple[Problem, ...]:
-        """Problems that are small enough for the reference."""
+        """Small problems, without those that are too large to run the reference."""
+        return tuple(problem for problem in self._declared if not self._is_large(problem))
+
+    @property
+    def too_large(self) -> tuple[Problem, ...]:
+        """Small problems that are too large to run the reference."""
+        return tuple(problem for problem in self._declared if self._is_large(problem))
+
+    def _is_large(self, problem: Problem) -> bool:
+        try:
+            return problem_bytes(self.kernel, problem) > MOST_SMALL_BYTES
+        except KernelError:  # the check of the workload reports it
+            return False
+
+    @property
+    def _declared(self) -> tuple[Problem, ...]:
         return small_problems(self.kernel, self.problems[:1])
 
     @property
     def study_problems(self) -> tuple[Problem, ...]:
         """Problems of the kernel's studies, without the small problems."""
-        small = self.small
+        small = self._declared
         return tuple(problem for problem in self.problems if problem not in small)
 
     @property
     def choice_variants(self) -> tuple[Problem, ...]:
-        """Variants of the first small problem: one for each other choice of a field, such as a dtype or a layout."""
+        """Variants of the first small problem, one for each other value of a field, such as a dtype."""
         small = self.small[:1]
         return tuple(
             self.kernel.problem({**one, entry.name: word})
@@ -53,6 +71,15 @@ class Folder:
             for word in entry.choices
             if isinstance(word, str) and word != one[entry.name]
         )
+
+
+def problem_bytes(kernel: Kernel, problem: Problem) -> int:
+    """Return the total size of the default candidate's buffers.
+
+    Raises:
+        KernelError: the kernel's `tensors` raised.
+    """
+    return sum(tensor.bytes for tensor in workload_tensors(kernel, problem).values())
 
 
 def studies_of(kernel: Kernel) -> Iterator[Study]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
-from evokern.analysis.check.folder import Folder, Results
-from evokern.analysis.check.reference_check import workload_tensors
+from evokern.analysis.check.folder import Folder, Results, problem_bytes
 from evokern.analysis.wrong_trials import suspect
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
@@ -14,12 +14,16 @@ from evokern.declaration.render import render
 from evokern.declaration.small_problems import keeps_limits
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
+from evokern.measurement.grid import grid_facts
 from evokern.study.settings import GateSettings, SimulationSettings
+from evokern.study.trial import SMALLER, TOO_LARGE
 
 MOST_BYTES = 64 << 20
 """Largest total buffer size of a simulated problem, in bytes; larger problems take minutes."""
 OWN_INSTRUCTIONS = 1_500_000
 """Maximum number of warp instructions on a full-size problem, about a second; larger problems run only some blocks."""
+MOST_WIDTH = 1 << 16
+"""Largest extent of a block that a change of the grid is searched for."""
 SEED = 0
 """Seed of the inputs; a search uses a secret seed."""
 
@@ -28,19 +32,21 @@ def simulated_run(folder: Folder) -> Results:
     """Check that the default candidate passes without findings on its smallest problem and for each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
-    small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
-    place = next(((problem, chip) for problem in small if (chip := _chip(kernel, config, problem)) is not None), None)
+    small = sorted(folder.small, key=lambda problem: problem_bytes(kernel, problem))
+    place = next(
+        ((problem, chip) for problem in small if (chip := chip_for(kernel, config, problem)) is not None), None
+    )
     if place is None:
         yield None, "skipped: the default candidate is infeasible on every small problem"
         return
     problem, chip = place
-    if _bytes(kernel, problem) > MOST_BYTES:
+    if problem_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: the smallest problem, {problem}, needs more than {MOST_BYTES >> 20} MiB"
         return
     yield _run_check(_run, kernel, config, problem, chip)
     for worded in folder.choice_variants:  # as small as the small problems
-        where = _chip(kernel, config, worded)
-        if where is not None and _bytes(kernel, worded) <= MOST_BYTES:
+        where = chip_for(kernel, config, worded)
+        if where is not None and problem_bytes(kernel, worded) <= MOST_BYTES:
             yield _run_check(_run, kernel, config, worded, where)
 
 
@@ -53,16 +59,33 @@ def own_problem(folder: Folder) -> Results:
         yield None, "skipped: no study has a full-size problem"
         return
     (problem,) = studied
-    chip = _chip(kernel, config, problem)
+    chip = chip_for(kernel, config, problem)
     if chip is None:
         yield None, f"skipped: the default candidate is infeasible at {problem}"
-    elif _bytes(kernel, problem) > MOST_BYTES:
+    elif problem_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: {problem} needs more than {MOST_BYTES >> 20} MiB; `evokern search` checks it"
     else:
         yield _run_check(_covers, kernel, config, problem, chip)
 
 
-Answer = tuple[bool | None, str]
+def grid(folder: Folder) -> Results:
+    """Warn if the default candidate's grid leaves a part of a chip idle at a study's problem."""
+    from evokern.compile.build import Target, build
+    from evokern.compile.cache import default_cache
+    from evokern.compile.records import Built
+
+    kernel, config = folder.kernel, folder.kernel.space.default()
+    for problem in folder.study_problems[:1]:
+        chip = chip_for(kernel, config, problem)
+        if chip is None:
+            return
+        built = build(kernel, config, [problem], Target(chip, default_cache()))
+        note = grid_facts(built.resources, None)["note"] if isinstance(built, Built) else ""
+        if note:
+            yield "warning", f"the default candidate at {problem} on sim:{chip.name}: {note}"
+
+
+Answer = tuple[bool | Literal["warning"] | None, str]
 """Result of a check (None if skipped) and its detail text."""
 
 
@@ -71,12 +94,15 @@ def _run_check(
     kernel: Kernel, config: Config, problem: Problem, chip: Profile,
 ) -> Answer:  # fmt: skip
     """Run a check of the default candidate; turn its errors into results."""
+    from evokern.device.sim.failure import is_too_large
     from evokern.gate import RunFailed
 
     where = f"the default candidate at {problem} on sim:{chip.name}"
     try:
         return ask(where, kernel, config, problem, chip)
     except RunFailed as failed:
+        if is_too_large(failed):
+            return "warning", f"{where} is {TOO_LARGE}: {failed.message}; {SMALLER}"
         reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
         return False, f"{where} {failed.outcome.value}: {reason}"
     except KernelError as error:
@@ -101,11 +127,8 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     )
 
 
-def _bytes(kernel: Kernel, problem: Problem) -> int:
-    return sum(tensor.bytes for tensor in workload_tensors(kernel, problem).values())
-
-
-def _chip(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
+def chip_for(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
+    """Return the first chip on which a candidate can run a problem, or None."""
     return next((chip for chip in CHIPS.values() if keeps_limits(kernel, config, problem, chip)), None)
 
 
@@ -139,7 +162,7 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
 def check_small_problems(folder: Folder) -> Results:
     """Check that the small problems include several blocks, unequal extents, and a tail in each field."""
     kernel, config = folder.kernel, folder.kernel.space.default()
-    able = [problem for problem in folder.small if _chip(kernel, config, problem) is not None]
+    able = [problem for problem in folder.small if chip_for(kernel, config, problem) is not None]
     if not able:
         yield None, "skipped: the default candidate is infeasible on every small problem"
         return
@@ -154,7 +177,7 @@ def _one_block(kernel: Kernel, config: Config, problems: list[Problem]) -> Itera
     if all(launch.blocks == 1 for problem in problems for launch in launches_of(kernel, config, problem)):
         yield (
             f"every small problem needs only one block of the default candidate ({_listed(problems)}), which hides "
-            "bugs between blocks; add a larger one"
+            "bugs between blocks; add a larger problem"
         )
 
 
@@ -164,7 +187,7 @@ def _square(kernel: Kernel, problems: list[Problem]) -> Iterator[str]:
     if len(free) > 1 and all(len({problem[name] for name in free}) == 1 for problem in problems):
         yield (
             f"every small problem is square, {' = '.join(free)} ({_listed(problems)}), which hides swapped axes and "
-            "strides; add one with unequal extents"
+            "strides; add a problem with unequal extents"
         )
 
 
@@ -179,27 +202,44 @@ def _without_tails(kernel: Kernel, config: Config, problems: list[Problem]) -> I
     if names:
         yield (
             f"no small problem has a tail in {' or '.join(names)} ({_listed(problems)}), which hides missing bounds "
-            "checks; add one whose extents leave a block partly filled"
+            "checks; add a problem whose extents leave a block partly filled"
         )
 
 
 def _tail(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField) -> bool | None:
     """Return whether an extent leaves a block partly filled, or None if the kernel accepts no such extent.
 
-    If the grid grows with the extent, a block is partly filled when the next larger extent needs no further block.
-    Otherwise a loop inside the block has the tail; then every extent that is not a power of two counts as a tail.
+    If the grid changes with the extent, the distance between two changes is the extent of a block. Every other extent
+    than a multiple of it has a tail, whether the number of blocks is rounded up or down. If the grid does not change, a
+    loop inside the block has the tail. Then every extent that is not a power of two counts as a tail.
     """
-    steps = [_grid(kernel, config, problem, entry, count) for count in (0, 1, 2, 3)]
-    taken = [grid for grid in steps if grid is not None]
-    if len(taken) < len(steps):
+    if any(_grid(kernel, config, problem, entry, count) is None for count in (1, 2, 3)):
         return None  # the kernel rejects extents with a tail
-    if len(set(taken)) == len(taken):
-        return None  # one block for each step: no tail exists
     value = int(problem[entry.name])
-    if taken[0] != taken[1]:
-        return False
-    grows = _grid(kernel, config, problem, entry, max(1, 4 * value // entry.multiple_of)) != taken[0]
-    return grows or bool(value & (value - 1))
+    first = _change(kernel, config, problem, entry, 0)
+    if first is None:
+        return bool(value & (value - 1))
+    second = _change(kernel, config, problem, entry, first)
+    if second is None:
+        return first > 1
+    if second - first == 1:
+        return None  # one block for each step: no tail exists
+    return value % ((second - first) * entry.multiple_of) != 0
+
+
+def _change(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField, begin: int) -> int | None:
+    """Return the smallest number of steps after `begin` at which the grid differs; None if it stays the same."""
+    before = _grid(kernel, config, problem, entry, begin)
+    width = 1
+    while (changed := _grid(kernel, config, problem, entry, begin + width)) == before and width <= MOST_WIDTH:
+        width *= 2
+    if changed is None or changed == before:
+        return None
+    low, high = begin + width // 2, begin + width
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _grid(kernel, config, problem, entry, middle) == before else (low, middle)
+    return high
 
 
 def _grid(
@@ -210,7 +250,7 @@ def _grid(
     if value > entry.most:
         return None
     larger = problem.changed({entry.name: value})
-    if _chip(kernel, config, larger) is None:
+    if chip_for(kernel, config, larger) is None:
         return None
     return tuple(launch.grid for launch in launches_of(kernel, config, larger))
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
+from evokern.analysis.check.declared_functions import slow_function, varying_function
+from evokern.analysis.check.folder import MOST_SMALL_BYTES, SAMPLE, Folder, Results, known_problems, problem_bytes
+from evokern.analysis.check.paths_check import loops_and_branches
 from evokern.analysis.check.reference_check import (
     MAX_RELATIVE_DIFFERENCE,
     compare_with_cpp,
@@ -22,17 +24,19 @@ from evokern.analysis.check.reference_check import (
     workload_tensors,
 )
 from evokern.analysis.check.rounding import rounding
-from evokern.analysis.check.simulated_run import check_small_problems, own_problem, simulated_run
+from evokern.analysis.check.simulated_run import check_small_problems, grid, own_problem, simulated_run
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
+from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import macros, render
-from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError
+from evokern.events import step
 from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
-from evokern.wording import changed_genes_text, count_noun, stage_label
+from evokern.wording import changed_genes_text, count_noun, in_gib, stage_label
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """Compile targets of the default candidate: the three chip generations that evokern supports."""
@@ -52,8 +56,21 @@ class CheckResult:
     """Whether the check passed with a warning."""
 
 
-def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
-    """Run the checks, and yield each result as soon as it is known."""
+def check_kernel(
+    kernel: Kernel,
+    *,
+    begin: Callable[[str], None] = lambda name: None,
+    after: str = "",
+    failed: Collection[str] = (),
+) -> Iterator[CheckResult]:
+    """Run the checks, and yield each result as soon as it is known.
+
+    Args:
+        kernel: the kernel.
+        begin: called with the name of each check before it runs.
+        after: name of the last check that is not run; empty for all checks.
+        failed: names of the earlier checks that failed.
+    """
     from evokern.cuda_source import read
 
     try:
@@ -64,22 +81,31 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         return
     if not problems:
         yield CheckResult(
-            "problems", False, "no problem is known; add one to the workload's small_problems or to a study"
+            "problems", False, "no problem is known; add a problem to the workload's small_problems or to a study"
         )
         return
-    yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
+    if not after:
+        yield from _problems(folder)
+        if slow := slow_function(folder):
+            yield CheckResult("constraints", False, slow)
+            return
     reported: dict[str, str] = {}
-    failed: set[str] = set()
-    for name, check in _CHECKS.items():
-        cause = next((one for one in _REQUIRES.get(name, ()) if one in failed), None)
+    failed = set(failed)
+    names = list(_CHECKS)
+    for name in names[names.index(after) + 1 if after else 0 :]:
+        check = _CHECKS[name]
+        begin(name)
+        required = (*_REQUIRES.get(name, ()), *(_CALLS.get(name, ()) if after else ()))
+        cause = next((one for one in required if one in failed), None)
         if cause is not None:
             yield CheckResult(name, None, f"skipped because of the error reported under {stage_label(cause)!r}")
             continue
         try:
-            for result in _named(name, check(folder)):
-                if result.ok is False:
-                    failed.add(name)
-                yield result
+            with step(f"checking: {stage_label(name)}"):
+                for result in _named(name, check(folder)):
+                    if result.ok is False:
+                        failed.add(name)
+                    yield result
         except KERNEL_CODE_EXCEPTIONS as error:
             place = _error_location(error, kernel.folder)
             if not (place or isinstance(error, EvokernError)):
@@ -92,6 +118,15 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
                 reported[defect] = name
                 failed.add(name)
                 yield CheckResult(name, False, _error_text(error, place))
+
+
+def _problems(folder: Folder) -> Iterator[CheckResult]:
+    """Report the number of problems, and small problems that are not small."""
+    kernel, problems = folder.kernel, folder.problems
+    yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
+    for problem in folder.too_large:
+        needs = f"needs {in_gib(problem_bytes(kernel, problem))}, but at most {MOST_SMALL_BYTES >> 20} MiB are useful"
+        yield CheckResult("problems", False, f"the small problem {_text(problem)} {needs}; use a smaller one")
 
 
 def _named(name: str, results: Results) -> Iterator[CheckResult]:
@@ -116,12 +151,15 @@ def _text(problem: Problem) -> str:
 
 
 def _functions(folder: Folder) -> Results:
-    """Check that constraints, launches, tensors and macros do not raise for any sampled configuration."""
+    """Check that constraints, launches, tensors and macros neither raise nor vary for any sampled configuration."""
     kernel, rng = folder.kernel, random.Random(0)
     drawn = kernel.space.grid() if kernel.space.size <= SAMPLE else (kernel.space.draw(rng) for _ in range(SAMPLE))
     sample = list(dict.fromkeys((kernel.space.default(), *drawn)))
     feasible: dict[str, int] = dict.fromkeys(CHIPS, 0)
     negative = ""
+    if varying := varying_function(folder, sample):
+        yield False, varying
+        return
     for name, chip in CHIPS.items():
         for config in sample:
             violation = check_feasible(kernel, config, folder.problems[:1], chip)
@@ -213,6 +251,7 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     """Return the compile target, whether the default candidate compiles for it, and a detail text."""
     from evokern.compile.isolated import compile_program
     from evokern.compile.messages import needs_later_architecture
+    from evokern.compile.occupancy import launch_excess
     from evokern.compile.records import CompileFailure
 
     kernel, default = folder.kernel, folder.kernel.space.default()
@@ -226,6 +265,10 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     if isinstance(built, CompileFailure):
         later = "; declare the newer feature with Launch(cluster=…) or a gene's min_compute_capability"
         return target, False, built.message + (later if needs_later_architecture(built.message) else "")
+    for launch in launches_of(kernel, default, possible[0]):
+        over = launch_excess(built, launch, chip)
+        if over is not None:
+            return target, False, f"the default candidate cannot be launched at {_text(possible[0])}: {over.reason}"
     uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
     return target, True, ", ".join(uses)
 
@@ -244,7 +287,7 @@ def _workload(folder: Folder) -> Results:
         outputs |= _outputs(workload_tensors(kernel, worded))
     tolerated = set(kernel.workload.tolerance)
     if empty:
-        yield False, "no tensor has the role output; declare at least one"
+        yield False, "no tensor has the role output; declare at least one output"
     elif outputs != tolerated:
         yield False, f"tolerance names {sorted(tolerated)}, but the outputs are {sorted(outputs)}"
     else:
@@ -279,7 +322,10 @@ def _cpp_reference(folder: Folder) -> Results:
         yield None, "skipped: kernel.py sets cpp_reference=False; exported programs need a reference.h"
         return
     if not is_file(folder.kernel.folder / "reference.h"):
-        yield False, f"{folder.kernel.folder} has no reference.h; exported programs need it to check their results"
+        yield (
+            False,
+            f"{folder.kernel.folder} has no reference.h; exported programs need this file to check their results",
+        )
         return
     if compiler is None or not folder.small:
         yield None, "skipped: the comparison needs a C++ compiler (g++ or clang++ on PATH) and a small problem"
@@ -287,11 +333,7 @@ def _cpp_reference(folder: Folder) -> Results:
     expected = {}
     for problem in (*folder.small, *folder.choice_variants):
         tensors = workload_tensors(folder.kernel, problem)
-        try:
-            expected[problem] = python_reference(folder.kernel, problem, tensors)
-        except KernelError:
-            yield None, "skipped: the Python reference fails"
-            return
+        expected[problem] = python_reference(folder.kernel, problem, tensors)
     worst = compare_with_cpp(folder.kernel, expected, compiler)
     verdict = "agrees with" if worst <= MAX_RELATIVE_DIFFERENCE else "differs from"
     yield (
@@ -334,10 +376,20 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "small problems": check_small_problems,
     "simulated run": simulated_run,
     "own problem": own_problem,
+    "grid": grid,
+    "loops": loops_and_branches,
 }
 
 _REQUIRES: Mapping[str, tuple[str, ...]] = {
-    "simulated run": ("entry points", "reference"),
-    "own problem": ("entry points", "reference", "simulated run"),
+    "reference.h": ("reference",),
+    "slices": ("workload", "reference"),
+    "tolerance": ("workload", "reference"),
+    "simulated run": ("workload", "entry points", "reference"),
+    "own problem": ("workload", "entry points", "reference", "simulated run"),
+    "grid": ("entry points", "compiler"),
+    "loops": ("entry points", "reference", "simulated run", "own problem"),
 }
 """Checks that would repeat the failure of another one, with the names of those others."""
+
+_CALLS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("reference.h", "slices", "tolerance"), ("reference",))
+"""Checks that call the reference. They are not run if it ended or stopped the process of the checks."""

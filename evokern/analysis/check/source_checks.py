@@ -38,6 +38,10 @@ def entries(folder: Folder) -> Results:
         written = set()
         for launch in launches_of(kernel, config, problem):
             entry = folder.source.entry(launch.entry).entry
+            if launch.l2_window and launch.l2_window.tensor not in tensors:
+                known = suggestion(launch.l2_window.tensor, tensors)
+                yield False, f"{launch.entry}: the L2 window names no tensor: {launch.l2_window.tensor!r}; {known}"
+                return
             if len(entry.parameters) != len(launch.args):
                 given = ", ".join(a if isinstance(a, str) else f"{a.dtype} {a.value}" for a in launch.args)
                 yield (
@@ -58,6 +62,13 @@ def entries(folder: Folder) -> Results:
                     yield (
                         False,
                         f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, but the launch passes {got}",
+                    )
+                    return
+                if parameter.of_pointers:
+                    yield (
+                        False,
+                        f"{launch.entry}: {parameter.type} {parameter.name} points to pointers, but a tensor contains "
+                        "numbers; pass one pointer for each array",
                     )
                     return
                 if isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
@@ -111,11 +122,11 @@ def gene_macros(folder: Folder) -> Results:
     lenient = [name for name in names if name not in required | launch_only]
     wrong = []
     if unused:
-        wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so changing it has no effect")
+        wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so a different value has no effect")
     if lenient:
         wrong.append(
-            f"{kernel.source} has no #error for an undefined {', '.join(lenient)}; add one, because a silent default "
-            "may apply"
+            f"{kernel.source} has no #error for an undefined {', '.join(lenient)}; add an #error; otherwise a "
+            "default value may apply without notice"
         )
     if wrong:
         yield False, "; ".join(wrong)

@@ -104,12 +104,12 @@ class Comparison:
     """Notes for the user."""
 
     def in_words(self, line: ProblemComparison) -> str:
-        """Return a line's problem in readable form."""
+        """Return the problem of a table line in readable form."""
         return readable_problem(line.problem, self.new, self.old)
 
     @property
     def verdict(self) -> Change:
-        """Overall result: `slower` if any problem is slower, else `faster` if any is faster, else `same`."""
+        """Overall result: `slower` if any problem is slower, else `faster` if any problem is faster, else `same`."""
         verdicts = {line.verdict for line in self.lines}
         return "slower" if "slower" in verdicts else "faster" if "faster" in verdicts else "same"
 
@@ -153,7 +153,7 @@ def compare(old: ComparedRun, new: ComparedRun, *, threshold: float = 0.03, leve
     bare = not old.predicted and any(line.chance is None for line in lines)
     method = "predicted times, which have no noise" if old.predicted else "stored samples, Mann-Whitney test"
     if bare:
-        method = "95 % intervals of stored medians, different if they do not overlap"
+        method = "95 % intervals of stored medians; times differ if their intervals do not overlap"
     return Comparison(old, new, tuple(lines), method, threshold, level, tuple(remarks))
 
 
@@ -189,7 +189,8 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
         raise UsageError(f"the runs have different kernels, so their times are not comparable ({each})")
     if old.device != new.device:
         raise UsageError(
-            f"the runs were timed on different chips ({each}); compare on one chip, or see each with `evokern show`"
+            f"the runs were timed on different chips ({each}); compare runs on one chip, or view each run with "
+            "`evokern show`"
         )
     if old.predicted != new.predicted:
         raise UsageError(
@@ -222,12 +223,12 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
 
 
 def readable_problem(problem: str, *runs: ComparedRun) -> str:
-    """Return a problem in readable form from the first run that has such a form, or else its key."""
+    """Return the readable form of a problem from the first run that has one, or else the problem's key."""
     return next((run.words[problem] for run in runs if problem in run.words), problem)
 
 
 def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
-    """Return the gene values and versions that differ, as a map from name to (old, new)."""
+    """Return the differing gene values and versions, as a map from name to (old value, new value)."""
     one, two = {**old.facts, **old.config}, {**new.facts, **new.config}
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 

@@ -27,7 +27,7 @@ from evokern.study.trial import Evaluation, Outcome
 SILENT_S = 600.0
 """Time in seconds without a result after which a device counts as failed."""
 _NOTHING = ForeignSource("", "")
-_CLOSED = "this evaluator is closed and its processes have ended; create a new one"
+_CLOSED = "this evaluator is closed and its processes have ended; create a new evaluator"
 OnResult = Callable[[SourceResult], None]
 """Function called with each result as it arrives, in any order."""
 
@@ -147,7 +147,7 @@ class Evaluator:
         return result
 
     def evaluate_all(self, sources: Iterable[Source], on_result: OnResult | None = None) -> list[SourceResult]:
-        """Evaluate sources concurrently: while one is running, the next ones are compiled.
+        """Evaluate sources concurrently: while one source runs, the next sources are compiled.
 
         Args:
             sources: paths, texts or named sources; the iterable is consumed as the device has capacity.
@@ -289,5 +289,5 @@ def _problem(kernel: Kernel, given: str | Mapping[str, Value | bool] | None) -> 
     known = known_problems(kernel)
     if not known:
         fields = ",".join(kernel.field_names)
-        raise KernelError(f"no problem of kernel {kernel.name} is known; set one with --problem {fields}")
+        raise KernelError(f"no problem of kernel {kernel.name} is known; set a problem with --problem {fields}")
     return known[0]

@@ -79,7 +79,7 @@ class SourceResult:
 
     @property
     def doubt(self) -> str:
-        """Text about parts of the problem that were not verified; empty if everything was."""
+        """Text about the parts of the problem that were not verified; empty if all parts were verified."""
         if self.share is None or (self.share == 1 and self.covered):
             return ""
         scaled = ", ".join(words_of(self.fields, problem) for problem in self.evaluation.scaled_problems)

@@ -57,7 +57,7 @@ def sources_of(paths: Iterable[Path]) -> Iterator[ForeignSource]:
         if path.is_dir():
             inside = sorted(one for one in path.iterdir() if one.suffix == SUFFIX and one.is_file())
             if not inside:
-                raise SourceError(f"{given} has no {SUFFIX} file; choose a folder of candidates, or one file")
+                raise SourceError(f"{given} has no {SUFFIX} file; choose a folder of candidates, or a single file")
             files += [(one, one.name) for one in inside]
         else:
             _require_file(path)
@@ -102,7 +102,7 @@ def _launch_file(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
             table = tomllib.loads(file.read(MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(
-            f"cannot read {path}, the launch file of the source with the same name: {error}; fix or rename it"
+            f"cannot read {path}, the launch file of the source with the same name: {error}; fix or rename the file"
         ) from error
     for key in table:
         if key not in LAUNCH_KEYS:

@@ -57,7 +57,7 @@ class FailingPair:
 
 
 def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[FailingPair]:
-    """Return pairs of values that never work together, although each works with other values; most trials first.
+    """Return the failing pairs of gene values, sorted by the number of failed trials in descending order.
 
     A pair is reported if, at the overall failure rate, its number of failures has a probability below 1 %. The level
     is corrected for the number of pairs (Bonferroni).

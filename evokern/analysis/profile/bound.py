@@ -23,11 +23,12 @@ MOST_SUGGESTIONS = 5
 """Maximum number of suggested genes."""
 
 ADVICE: Mapping[str, str] = {
-    "memory-bound": "move fewer bytes through L2 and DRAM: use wider accesses, larger tiles, an order with more reuse",
+    "memory-bound": "move fewer bytes through L2 and DRAM: use wider accesses, larger tiles, an order that reuses "
+    "more data",
     "shared-memory-bound": "reduce shared-memory wavefronts: avoid bank conflicts, keep operands in registers",
     "latency-bound": "keep more work in flight: deeper pipelines, earlier loads, more warps, shorter dependency chains",
     "tensor-bound": "the tensor cores are saturated: use a cheaper number format or instruction, or skip work",
-    "launch-bound": "the launch dominates: use fewer launches, or a grid that starts and ends faster",
+    "launch-bound": "launch overhead dominates: use fewer launches, or a grid that starts and ends faster",
     "arithmetic-bound": "issue fewer instructions: cheaper functions, packed arithmetic, compile-time constants",
 }
 """Bound → general advice."""

@@ -84,7 +84,8 @@ def why_no_profiler() -> str | None:
     if find_ncu():
         return None
     return (
-        "Nsight Compute (ncu) is not installed, so this profile is simulated; to count on the GPU, install ncu from "
+        "Nsight Compute (ncu) is not installed, so this profile is simulated; to use the GPU's counters, install ncu "
+        "from "
         "the CUDA toolkit or the package nsight-compute from NVIDIA's repository"
     )
 

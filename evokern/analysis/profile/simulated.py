@@ -19,7 +19,7 @@ from evokern.compile.records import Built, CompileFailure
 from evokern.declaration.render import Rendered, render
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
-from evokern.study.trial import Resources
+from evokern.study.trial import SMALLER, TOO_LARGE, Resources
 
 
 @dataclass(frozen=True)
@@ -101,21 +101,24 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
         DeviceError: the buffers do not fit into the machine's free memory.
     """
     # These imports need torch; the dataclasses above do not.
+    from evokern.device.sim.failure import is_too_large
     from evokern.device.sim.host_memory import workers_that_fit
     from evokern.device.sim.predict import Predictor
     from evokern.gate.comparison import tolerances
 
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built, rendered = _built(subject)
-    remedy = "use a smaller one (--problem), or profile it on a GPU (--device cuda)"
+    remedy = "use a smaller problem (--problem), or profile on a GPU (--device cuda)"
     workers_that_fit(kernel, config, [problem], remedy=remedy)
     study = subject.study
     allowed = tolerances(kernel, study.gate.atol, study.gate.rtol)
     predictor = Predictor(kernel, chip, study.timing, study.simulation, allowed, stalls=True)
     try:
-        predicted = predictor.predict(config, built, problem)
+        predicted = predictor.predict_long(config, built, problem)
     except RunFailed as failed:
         reason = failed.message or failed.outcome
+        if is_too_large(failed):
+            raise UsageError(f"{subject.title} is {TOO_LARGE}: {reason}; {SMALLER}") from None
         raise UsageError(f"{subject.title} failed at {problem}: {reason}; run `evokern sanitize` for details") from None
     launches = built.build(problem).launches
     uses = built.programs[0].uses

@@ -98,13 +98,13 @@ class ProfileSubject:
 
 @contextmanager
 def subject_of(request: ProfileRequest) -> Iterator[ProfileSubject]:
-    """Return the requested candidate; its kernel folder may be a copy that exists only within the context.
+    """Return the requested candidate; the kernel folder may be a copy that exists only within the context.
 
     Raises:
         UsageError: the study, kernel, trial, gene, problem or chip does not exist.
     """
     if request.trial is not None and request.changes:
-        raise UsageError("--trial and --set both choose a candidate; drop one of them")
+        raise UsageError("--trial and --set both choose a candidate; omit one of the two options")
     with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
         stored = _stored(request, Path(scratch))
         yield stored or _declared(request)
@@ -172,7 +172,7 @@ def _declared(request: ProfileRequest) -> ProfileSubject:
         kernel = _kernel(name, request.trust)
         known = (kernel.problem(request.problem),) if request.problem else known_problems(kernel)[:1]
         if not known:
-            raise KernelError(f"no problem of {kernel.name} is known; set one with --problem")
+            raise KernelError(f"no problem of {kernel.name} is known; set a problem with --problem")
         problem, device, title = known[0], request.device or "auto", kernel.name
         study = Study(kernel.name, kernel.name, (dict(problem),))
     config = _changed(kernel, request)

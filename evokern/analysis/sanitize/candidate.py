@@ -24,12 +24,13 @@ from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simu
 from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
+from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds, merged
 from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.sanitizer.findings import ERROR
+from evokern.simt.sanitizer.findings import ERROR, UNFINISHED
 from evokern.simt.sanitizer.hang import REPEATS
 
 INSTRUCTION_LIMIT = 20_000_000
-"""Number of warp instructions after which a launch counts as a hang, as in a study's `[simulation]`."""
+"""Number of warp instructions after which a launch is stopped, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
 """Maximum number of blocks of a launch; more would take hours, and smaller grids show the same bugs."""
 UNWRITTEN = "unwritten_output"
@@ -57,7 +58,7 @@ def chip_for_architecture(name: str) -> Profile:
     known = (*_CHIPS, "sm_86")
     raise DeviceError(
         f"--arch {name!r} is not supported by the simulator: {suggestion(word, sorted(known))}; for an older or newer "
-        "architecture, try the nearest one"
+        "architecture, try the nearest supported architecture"
     )
 
 
@@ -73,6 +74,8 @@ class SanitizedRun:
     """Whether every thread finished."""
     printed: str = ""
     """Output of device printf."""
+    paths: Paths = NO_PATHS
+    """Paths that the threads took."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,11 @@ class SanitizeReport:
     def errors(self) -> tuple[Finding, ...]:
         """Findings that are errors, not warnings."""
         return tuple(finding for finding in self.findings if finding.matters)
+
+    @property
+    def over_limit(self) -> bool:
+        """Whether a launch was stopped at the instruction limit, so that the rest of it was not checked."""
+        return any(finding.kind == UNFINISHED for run in self.runs for finding in run.findings)
 
     @property
     def clean(self) -> bool:
@@ -152,7 +160,7 @@ def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: st
 
 
 def kept_state(names: Sequence[str], problem: Problem, declared: State) -> Finding:
-    """Return a finding about module variables that a call changed although they are not declared as state."""
+    """Return a finding about module variables that a call changed without a declaration as state."""
     hint = state_evidence(names, problem, declared)["message"]
     return Finding(
         kind=KEPT_STATE, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
@@ -176,7 +184,7 @@ def run_launch(
         launch: entry point, grid, block, dynamic shared memory and argument names.
         arguments: values of the named arguments.
         memory: memory with the buffers.
-        limit: warp instructions after which the launch counts as a hang.
+        limit: warp instructions after which the launch is stopped.
         blocks: linear ids of the blocks to run; None for all.
 
     Raises:
@@ -185,7 +193,9 @@ def run_launch(
     """
     if blocks is None:
         check_grid_size(launch)
-    result = program.launch(launch, arguments, memory, instruction_limit=limit, blocks=blocks, past_misaligned=True)
+    result = program.launch(
+        launch, arguments, memory, instruction_limit=limit, blocks=blocks, past_misaligned=True, record_paths=True
+    )
     return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
 
 
@@ -204,10 +214,9 @@ def check_grid_size(launch: Launch) -> None:
 
 def _readable(finding: Finding, limit: int) -> Finding:
     """Return a finding with the value of --limit added to its hint if the limit was reached."""
-    hint = finding.hint
-    if finding.kind == "instruction_limit" and REPEATS not in hint:
-        hint += f" (set --limit above {limit})"
-    return replace(finding, hint=hint)
+    if finding.kind == UNFINISHED and REPEATS not in finding.hint:
+        return replace(finding, hint=f"{finding.hint} (set --limit above {limit})")
+    return finding
 
 
 def sanitize_kernel(
@@ -216,15 +225,19 @@ def sanitize_kernel(
     problems: Sequence[Problem],
     chip: Profile,
     limit: int = INSTRUCTION_LIMIT,
+    studied: Sequence[Problem] | None = None,
 ) -> SanitizeReport:
     """Run a candidate's launches on each problem, with random inputs.
+
+    If nothing is wrong there, blocks of the studied problems run, and of problems that are made so that loops repeat.
 
     Args:
         kernel: the kernel.
         config: the candidate.
         problems: problems to run completely.
         chip: target chip; its limits apply.
-        limit: warp instructions after which a launch counts as a hang.
+        limit: warp instructions after which a launch is stopped.
+        studied: problems of the kernel's studies; None for no further problems.
 
     Raises:
         UsageError: the candidate is infeasible, does not compile, or uses an unsupported instruction.
@@ -239,21 +252,65 @@ def sanitize_kernel(
             raise UsageError(f"{which} candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}")
         run, sources = _run(kernel, config, problem, chip, limit)
         runs.append(run)
-    return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
+    paths = merged(run.paths for run in runs)
+    if studied is None or any(finding.matters for run in runs for finding in run.findings):
+        return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
+    return _with_repeats(SanitizeReport(kernel.name, kernel.source, sources, tuple(runs)), kernel, config, problems,
+                         chip, limit, studied, paths)  # fmt: skip
+
+
+def few_rounds_remarks(paths: Paths, source: str) -> tuple[str, ...]:
+    """Return a note about loops that did not repeat, if there are any."""
+    texts = " and ".join(loop.text(source) for loop in few_rounds(paths))
+    remedy = "which hides faults between rounds; run a problem or a grid at which it takes three"
+    return (f"{texts}, {remedy}",) if texts else ()
+
+
+def _with_repeats(
+    report: SanitizeReport, kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile, limit: int,
+    studied: Sequence[Problem], paths: Paths,
+) -> SanitizeReport:  # fmt: skip
+    """Return the report together with runs of blocks of problems at which loops repeat."""
+    from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
+    from evokern.device.sim.full_size_runs import OwnProblemRuns
+    from evokern.gate import RunFailed
+    from evokern.gate.comparison import tolerances
+    from evokern.study.settings import SimulationSettings
+
+    settings = SimulationSettings(instruction_limit=limit)
+    runs = OwnProblemRuns(kernel, chip, settings, tolerances(kernel, None, None), 0)
+    able = [problem for problem in studied if check(kernel, config, [problem], chip, essential=True) is None]
+    try:
+        found = RepeatSearch(kernel, config, runs, compare=False).run(problems, able, paths)
+    except RunFailed as failed:
+        finding = failed.evidence.get("finding")
+        if finding is None:
+            raise SourceError(f"{kernel.name}: {failed.message}") from None
+        title = f"{kernel.name} at {kernel.problem(failed.evidence['problem'])}: some blocks"
+        return replace(report, runs=(*report.runs, SanitizedRun(title, (Finding(**finding),), completed=False)))
+    remarks = [races_text(found.races.values())] if found.races else []
+    if found.grown:
+        remarks.append(f"loops repeat at {' and '.join(map(str, found.grown))}: no findings in some blocks")
+    if found.open:
+        remarks.append(open_text(found.open, kernel.source))
+    return replace(report, remarks=tuple(remarks))
 
 
 def _run(
     kernel: Kernel, config: Config, problem: Problem, chip: Profile, limit: int
 ) -> tuple[SanitizedRun, dict[str, str]]:
     # These imports need torch; sanitizing a plain file does not.
-    from evokern.compile.build import tensors_of
+    from evokern.compile.build import assembler_error, tensors_of
     from evokern.device.sim.arguments import draw_buffers
     from evokern.device.sim.host_memory import workers_that_fit
 
     workers_that_fit(kernel, config, [problem], remedy="use a smaller one, which shows the same bugs")
-    program = compile_simulated(render(kernel, config, problem), chip)
+    rendered = render(kernel, config, problem)
+    program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
+    if refused := assembler_error(rendered, chip):
+        raise SourceError(assembler_text(kernel.name, refused, f"{chip.architecture}{rendered.architecture_suffix}"))
     memory = simt.Memory()
     tensors = tensors_of(kernel, config, problem)
     buffers = draw_buffers(memory, tensors)
@@ -279,8 +336,17 @@ def _run(
         if left := program.changed(memory):
             findings.append(kept_state(left, problem, kernel.state))
     title = f"{kernel.name} at {problem}: " + ", then ".join(geometry_text(launch) for launch in launches)
-    run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results))
+    paths = merged(result.paths or NO_PATHS for result in results)
+    run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results), paths)
     return run, program.texts
+
+
+def assembler_text(name: str, message: str, target: str) -> str:
+    """Return a message about instructions that the assembler rejects for a target."""
+    return (
+        f"{name}: the assembler rejects the code for {target}, so no GPU of this architecture can run it: {message}; "
+        "choose another --arch, correct the instruction, or exclude it with #if"
+    )
 
 
 def geometry_text(launch: Launch) -> str:
@@ -291,6 +357,6 @@ def geometry_text(launch: Launch) -> str:
 
 
 def extent_text(extent: tuple[int, int, int]) -> str:
-    """Return an extent in the format of the options, such as `4,2`, without trailing ones."""
+    """Return an extent in the format of the options, such as `4,2`; extents of 1 at the end are omitted."""
     x, y, z = extent
     return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)

@@ -8,7 +8,7 @@ count, because the results of other blocks are missing.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,7 @@ from evokern.errors import UsageError
 from evokern.hardware.profiles import Profile
 from evokern.search.diagnosis import DiagnosisJob
 from evokern.simt import Finding
-from evokern.simt.sanitizer.findings import FATAL
-from evokern.simt.sanitizer.hang import REPEATS
+from evokern.simt.sanitizer.findings import FATAL, UNFINISHED
 from evokern.study.discovery import WorkerContext
 
 INSTRUCTION_LIMIT = 5_000_000
@@ -94,7 +93,7 @@ def diagnose(
         hung: whether the candidate hung; then reaching the limit is a finding. Otherwise it crashed.
     """
     # Reaching the instruction limit does not explain a crash.
-    ignored = () if hung else ("instruction_limit",)
+    ignored = () if hung else (UNFINISHED, "instruction_limit")
     ends = FATAL.difference(ignored)
     seen: list[tuple[Finding, Problem]] = []
     for small in gate_problems(kernel, config, [problem], profile):
@@ -102,7 +101,7 @@ def diagnose(
             found = sanitize_kernel(kernel, config, [small], profile, limit).findings
         except UsageError:  # an unsupported instruction or a failed compile
             return None
-        seen += [(finding, small) for finding in found if finding.matters and finding.kind not in ignored]
+        seen += [(finding, small) for finding in found if _explains(finding, ignored)]
         if any(finding.kind in ends for finding in found):
             break
     if not any(finding.kind in ends for finding, _ in seen):
@@ -110,9 +109,13 @@ def diagnose(
     if not seen:
         return None
     finding, where = next(((f, p) for f, p in seen if f.kind in ends), seen[0])
-    # A long launch may reach the limit without hanging.
-    certain = finding.kind in ends and (finding.kind != "instruction_limit" or REPEATS in finding.hint)
+    certain = finding.kind in ends - {UNFINISHED}
     return Diagnosis(finding_text(finding), finding.as_dict(), where.key, certain)
+
+
+def _explains(finding: Finding, ignored: Collection[str]) -> bool:
+    """Return whether a finding may explain a failed launch."""
+    return (finding.matters or finding.kind == UNFINISHED) and finding.kind not in ignored
 
 
 def finding_text(finding: Finding) -> str:
@@ -129,7 +132,7 @@ def finding_text(finding: Finding) -> str:
 def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile, limit: int) -> list[Finding]:
     """Run some blocks of the full-size problem's first launch and return the findings that end a launch.
 
-    The instruction limit does not count, because a block may wait for blocks that do not run.
+    Endless and long loops do not count, because a block may wait for blocks that do not run.
     """
     from evokern.compile.build import tensors_of
     from evokern.device.sim.arguments import draw_buffers
@@ -146,4 +149,4 @@ def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile,
         result = run_launch(program, launch, buffers, memory, limit, blocks)
     except UsageError:
         return []
-    return [finding for finding in result.findings if finding.kind in FATAL - {"instruction_limit"}]
+    return [finding for finding in result.findings if finding.kind in FATAL - {UNFINISHED, "instruction_limit"}]

@@ -15,15 +15,23 @@ from evokern.analysis.sanitize.candidate import (
     INSTRUCTION_LIMIT,
     SanitizedRun,
     SanitizeReport,
+    assembler_text,
     check_grid_size,
     extent_text,
+    few_rounds_remarks,
     geometry_text,
     run_launch,
     unwritten,
 )
+from evokern.compile.active_includes import active_includes
+from evokern.compile.build import assembler_error
+from evokern.compile.headers import header_report
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
+from evokern.cuda_source.reader.known_headers import toolkit_header
+from evokern.cuda_source.specialize.conditionals import inline_headers
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
@@ -31,11 +39,14 @@ from evokern.errors import SourceError, UsageError
 from evokern.files import is_folder
 from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, Profile
 from evokern.simt.clusters.layout import cluster_of
+from evokern.simt.control_flow.paths import NO_PATHS
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
 """Number of threads above which a note warns about a long run."""
+MOST_LISTED = 6
+"""Maximum number of headers that a message lists."""
 _LOGGER = logging.getLogger("evokern")
 _DEFINITION = re.compile(r"[A-Za-z_]\w*(\(.*\))?(=.*)?", re.DOTALL)
 
@@ -97,19 +108,22 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     if point.expression:  # the template arguments may name types of the host code
         source = read(wanted.path, wanted.include_dirs, re.findall(r"\w+", point.expression))
     program, symbol = _compiled(source, point, wanted, chip)
+    missing = active_includes(source, source.missing_includes, _rendered(source, point, wanted), chip)
     entry, compiled = point.entry, program.module.entries[symbol]
     remarks = check_arguments(wanted.arguments, entry, compiled.params)
     launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program)
+    if missing:
+        remarks.append(f"skipped missing headers: {_listed(missing)}; add the folder with -I")
     remarks += _remarks(wanted, source, entry, launch)
     memory = simt.Memory()
     labels = names(entry, compiled.params)
     placed = allocate_arguments(wanted.arguments, labels, memory, wanted.seed)
     launch = replace(launch, args=tuple(labels))
     with recording(memory, WriteRecord(memory, by_block=False)) as record:
-        result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
+        result = run_launch(program, launch, dict(zip(labels, placed.values, strict=True)), memory, wanted.limit)
     findings = [*result.findings]
-    for argument, buffer in zip(wanted.arguments, placed, strict=True):
-        if argument.role == "out" and isinstance(buffer, simt.Buffer) and result.finished:
+    for argument, buffer in placed.buffers:
+        if argument.role == "out" and result.finished:
             found = unwritten(record, buffer, argument.bytes // argument.elements, WARNING)
             if found is not None and found.count == argument.elements:
                 findings.append(found)
@@ -124,18 +138,20 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         result.finished,
         result.printed,
     )
+    remarks += few_rounds_remarks(result.paths or NO_PATHS, source.name)
     return SanitizeReport(entry.qualified, source.name, program.texts, (run,), tuple(remarks))
 
 
 def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: Profile) -> tuple[SimulatedProgram, str]:
     """Return the compiled device code, and the kernel's symbol in it."""
-    expressions = (point.expression,) if point.expression else ()
-    defines = tuple(f"-D{text}" for text in wanted.defines)
-    rendered = Rendered(source.device_text, source.name, source.headers, defines, expressions, wanted.suffix)
+    rendered = _rendered(source, point, wanted)
     program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):
         _LOGGER.info("%s", program.log)
-        raise SourceError(_explained(program.message, source, wanted))
+        raise SourceError(_explained(program, source, wanted, rendered, chip))
+    own = drop_unreferenced(inline_headers(source.device_text, source.headers), [point.entry.name])
+    if refused := assembler_error(replace(rendered, source=own, headers={}), chip):
+        raise SourceError(assembler_text(source.name, refused, f"{chip.architecture}{wanted.suffix}"))
     symbol = program.symbols[point.expression] if point.expression else point.symbol or ""
     if symbol not in program.module.entries:
         raise SourceError(
@@ -146,14 +162,31 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     return replace(program, symbols={symbol: symbol}, source=source.text), symbol
 
 
-def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
+def _rendered(source: CudaSource, point: EntryPoint, wanted: FileLaunch) -> Rendered:
+    expressions = (point.expression,) if point.expression else ()
+    options = (*(f"-D{text}" for text in wanted.defines), *(f"--include-path={path}" for path in wanted.include_dirs))
+    return Rendered(source.device_text, source.name, source.headers, options, expressions, wanted.suffix)
+
+
+def _explained(
+    failure: CompileFailure, source: CudaSource, wanted: FileLaunch, rendered: Rendered, chip: Profile
+) -> str:
     """Return why a compile failed; missing headers come first, because they may cause the first error."""
-    hints = []
-    if not source.missing_includes and source.suspicious_includes:
-        skipped = _listed(source.suspicious_includes)
+    message, hints = failure.message, []
+    missing = active_includes(source, source.missing_includes, rendered, chip)
+    suspicious = () if missing else active_includes(source, source.suspicious_includes, rendered, chip)
+    if suspicious:
         hints.append(
-            f"treated as host headers and skipped: {skipped}; if the kernel needs one, give its folder with -I"
+            f"treated as host headers and skipped: {_listed(suspicious)}; if the kernel needs one, give its folder "
+            "with -I"
         )
+    undefined = dict.fromkeys(re.findall(r'identifier "(\w+)" is undefined', failure.log))
+    needed = [f"{name} needs <{header}>" for name in undefined if (header := toolkit_header(name))]
+    if needed:
+        hints.append(f"the file lacks an include: {', '.join(needed)}")
+    if absent := re.search(r'cannot open source file "([^"]+)"', message):
+        remedy = next((header.remedy for header in header_report() if header.name == absent[1] and header.remedy), "")
+        hints.append(f"{remedy}, or add its folder with -I" if remedy else "add the header's folder with -I")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
@@ -161,15 +194,22 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     if needs_later_architecture(message):
         hints.append("a later architecture has this feature: clusters, for example, need --arch sm_90")
     explained = f"{message} ({'; '.join(hints)})" if hints else message
-    if not source.missing_includes:
+    if not missing:
         return explained
-    return f"not found: {_listed(source.missing_includes)}; add the folder with -I. Compiler error: {explained}"
+    return f"not found: {_listed(missing)}; add the folder with -I. Compiler error: {explained}"
 
 
 def _listed(includes: Sequence[Include]) -> str:
-    """Return the headers with the lines that include them."""
-    return ", ".join(
-        f'"{include.name}" (line {include.line}{f" of {include.file}" if include.file else ""})' for include in includes
+    """Return each header with the first line that includes it; at most `MOST_LISTED` headers."""
+    first = {include.name: include for include in reversed(includes)}
+    ordered = [include for include in includes if first[include.name] is include]
+    more = f" and {len(ordered) - MOST_LISTED} more" if len(ordered) > MOST_LISTED else ""
+    return (
+        ", ".join(
+            f'"{include.name}" (line {include.line}{f" of {include.file}" if include.file else ""})'
+            for include in ordered[:MOST_LISTED]
+        )
+        + more
     )
 
 
@@ -231,15 +271,13 @@ def _blocks(arguments: Sequence[Argument], block: tuple[int, int, int]) -> int:
 
 def _largest(arguments: Sequence[Argument]) -> Argument | None:
     """Return the largest writable buffer, which determines the default grid."""
-    written = [argument for argument in arguments if argument.is_buffer and argument.role != "in"]
+    written = [buffer for argument in arguments for buffer in argument.buffers if buffer.role != "in"]
     return max(written, key=lambda argument: argument.elements, default=None)
 
 
 def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, launch: Launch) -> list[str]:
     """Return notes for the user about the launch."""
     remarks = []
-    if source.missing_includes:
-        remarks.append(f"skipped missing headers: {_listed(source.missing_includes)}; add the folder with -I")
     largest = _largest(wanted.arguments)
     if wanted.grid is None:
         why = f"one thread for each element of {largest.text}" if largest else "no output"

@@ -30,9 +30,12 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
     if not problems:
         listed = "; ".join(kernel.workload.small_problems) or "none is declared"
         example = templates[0] if templates else " ".join(f"{name}=…" for name in kernel.field_names)
+        remedy = f"set one with --problem, for example --problem '{example}'"
+        if templates and check(kernel, config, templates, chip, essential=True) is not None:
+            remedy = "change a gene with --set, or choose another problem with --problem"
         raise KernelError(
             f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed})"
-            f"{_violated(kernel, config, templates, chip)}; set one with --problem, for example --problem '{example}'"
+            f"{_violated(kernel, config, templates, chip)}; {remedy}"
         )
     return problems
 

@@ -23,11 +23,13 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import elements, keeps_limits, problem_with, small_problem, whole_tile_problem
+from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError
 from evokern.gate import Gate, RunFailed, Verdict
 from evokern.hardware.profiles import Profile
+from evokern.simt.control_flow.paths import NO_PATHS
 from evokern.study.settings import InputSet, Study
 from evokern.study.trial import Outcome
 
@@ -35,6 +37,8 @@ ALIGNMENT = 16
 """Alignment of buffers in bytes, equal to the widest access."""
 MOST_ELEMENTS = 1 << 16
 """Maximum number of elements in all buffers of a case, so that a case takes less than a second."""
+MOST_TOO_LARGE = 2
+"""Number of cases that may be too large to simulate; one more ends the run."""
 MOST_FLOPS = 5e7
 """Maximum number of operations of a case, so that a case takes less than a second."""
 
@@ -80,6 +84,8 @@ class FuzzResult:
     """Duration in seconds."""
     failures: tuple[FuzzFailure, ...]
     """The first failed cases."""
+    too_large: int = 0
+    """Number of further cases that were too large to simulate."""
 
     @property
     def passed(self) -> bool:
@@ -92,6 +98,7 @@ class FuzzResult:
             "cases": self.cases,
             "problems": self.problems,
             "seconds": round(self.seconds, 3),
+            **({"too_large": self.too_large} if self.too_large else {}),
             "failures": [
                 {"problem": f.case.problem.key, "seed": f.case.seed, "inputs": list(f.case.inputs),
                  "lead": f.case.lead, "check": f.check, "message": f.message}
@@ -108,19 +115,28 @@ class Checker:
         self.inputs = study.gate.input_sets
         """Input sets of the study's gate."""
         self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
+        self.paths = NO_PATHS
+        """Paths of all cases that passed."""
 
     def check(self, case: FuzzCase) -> FuzzFailure | None:
-        """Run a case; return None if it passes."""
+        """Run a case; return None if it passes.
+
+        Raises:
+            RunFailed: the case is too large to simulate.
+        """
         kernel, config, problem = self._kernel, self._config, case.problem
         try:
             limit = self._study.simulation.instruction_limit
-            runner = SimRunner(self._compiled(problem), problem, limit, case.lead)
+            runner = SimRunner(self._compiled(problem), problem, limit, case.lead, record_paths=True)
             settings = replace(self._study.gate, input_sets=case.inputs, runs=1)
             gate = Gate(kernel, problem, settings, torch.device("cpu"), case.seed)
             verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
         except RunFailed as failed:
+            if is_too_large(failed):
+                raise
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
             return FuzzFailure(case, str(what), failed.message or str(failed))
+        self.paths = self.paths.merged(runner.paths)
         return None if verdict.passed else self._failure(case, verdict)
 
     def _failure(self, case: FuzzCase, verdict: Verdict) -> FuzzFailure:
@@ -162,7 +178,7 @@ def fuzz(
     rng, began = random.Random(seed), time.monotonic()
     failures: list[FuzzFailure] = []
     seen: set[Problem] = set()
-    count = 0
+    count = too_large = 0
     for problem in problems:
         if time.monotonic() - began >= seconds or len(failures) >= stop_after or count == most_cases:
             break
@@ -171,12 +187,18 @@ def fuzz(
             kinds = tuple(rng.sample(kinds, rng.randint(1, min(2, len(kinds)))))
         lead = 0 if count == 0 else ALIGNMENT * rng.randrange(1, 16)
         case = FuzzCase(problem, rng.getrandbits(48), kinds, lead)
-        failure = checker.check(case)
+        try:
+            failure = checker.check(case)
+        except RunFailed:
+            too_large += 1
+            if too_large > MOST_TOO_LARGE:
+                break
+            continue
         failures += [failure] if failure else []
         seen.add(problem)
         count += 1
         on_case(case, failure)
-    return FuzzResult(count, len(seen), time.monotonic() - began, tuple(failures))
+    return FuzzResult(count, len(seen), time.monotonic() - began, tuple(failures), too_large)
 
 
 def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profile, seed: int) -> Iterator[Problem]:
@@ -202,7 +224,8 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
         base = [problem for one in like if (problem := whole_tile_problem(kernel, config, one, chip))]
     if not base:
         raise KernelError(
-            f"kernel {kernel.name}: this candidate cannot run any small problem; add one to small_problems in kernel.py"
+            f"kernel {kernel.name}: this candidate cannot run any small problem; add a suitable problem to "
+            "small_problems in kernel.py"
         )
     # If all declared small problems exceed the limits of fuzzing, use them regardless.
     base = [problem for problem in base if _is_small(kernel, config, problem)] or base

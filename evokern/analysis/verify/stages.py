@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Literal
 
+from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.kernel import Problem
@@ -20,6 +21,7 @@ from evokern.declaration.small_problems import (
     small_problem,
     whole_tile_problem,
 )
+from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import FullSizeResult, OwnProblemRuns
 from evokern.gate import RunFailed
@@ -55,7 +57,10 @@ class Stage:
 
 
 def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
-    """Run the candidate with the sanitizer on every feasible small problem."""
+    """Run the candidate with the sanitizer on every feasible small problem, and on blocks of the study's problems.
+
+    Further problems are made so that every loop repeats.
+    """
     kernel, config = candidate.kernel, candidate.config
     declared = kernel.workload.small_problems
     wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
@@ -68,15 +73,32 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     for number, problem in enumerate(problems):
         # Sanitizer findings rarely depend on values, so the larger problems (declared last) use one input set.
         inputs = checker.inputs if number < MAX_PROBLEMS else checker.inputs[:1]
-        failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
+        try:
+            failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
+        except RunFailed as failed:
+            return Stage("sanitizer", "skipped", failed.message)
         if failure:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
-    listed = ", ".join(map(str, problems))
-    return Stage("sanitizer", "passed", f"no findings at {listed}", {"problems": [p.key for p in problems]})
+    search = RepeatSearch(kernel, config, _runs(candidate))
+    try:
+        repeats = search.run(problems, candidate.problems, checker.paths)
+    except RunFailed as failed:
+        return Stage("sanitizer", "failed", f"{failed.message or failed} (at {_problem_of(candidate, failed)})")
+    listed = ", ".join(map(str, [*problems, *repeats.grown]))
+    detail = f"no findings at {listed}; {races_text(repeats.races.values())}"
+    if repeats.open:
+        detail += f"; {open_text(repeats.open, kernel.source)}"
+    return Stage("sanitizer", "passed", detail, {"problems": [p.key for p in problems], **repeats.as_dict()})
+
+
+def _problem_of(candidate: CandidateUnderTest, failed: RunFailed) -> str:
+    """Return the problem of a failed run in words."""
+    key = failed.evidence.get("problem")
+    return str(candidate.kernel.problem(key)) if key else "an unknown problem"
 
 
 def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
-    """Run the candidate on the study's full-size problems, or on some blocks of them.
+    """Run all or some blocks of the candidate on the study's full-size problems.
 
     Args:
         candidate: the candidate under test.
@@ -88,7 +110,8 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
         try:
             found.append(checker.at(candidate.config, problem, most=most))
         except RunFailed as failed:
-            return Stage(OWN_PROBLEM, "failed", f"at {problem}: {failed.message or failed}")
+            state: State = "skipped" if is_too_large(failed) else "failed"
+            return Stage(OWN_PROBLEM, state, f"at {problem}: {failed.message or failed}")
         if found[-1].fault_evidence is not None:
             return Stage(OWN_PROBLEM, "failed", str(found[-1].fault_evidence["message"]))
     ran, total = sum(one.blocks for one in found), sum(one.of for one in found)
@@ -124,6 +147,9 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
         try:
             against = near_check.at(config, problem, most=NEAR_INSTRUCTIONS).fault_evidence
         except RunFailed as failed:
+            if is_too_large(failed):
+                near.pop()
+                break
             return Stage("fuzz", "failed", f"at {problem}: {failed.message or failed}", {"seed": seed})
         if against is not None:
             return Stage("fuzz", "failed", f"{against['check']}: {against['message']}", {"seed": seed})
@@ -136,16 +162,21 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
         about = f"{count_noun(found.cases, 'case')} on {count_noun(found.problems, 'small shape')}, seed {seed}"
         own = "the full-size problem" if _affordable(candidate, candidate.problems[0]) else "a scaled-down problem"
         about += f", and {len(near)} near {own}" if near else ""
-        return Stage("fuzz", "passed", about, facts)
+        about += f"; {count_noun(found.too_large, 'case')} too large to simulate" if found.too_large else ""
+        return Stage("fuzz", "passed" if found.cases or near else "skipped", about, facts)
     first = found.failures[0]
     return Stage("fuzz", "failed", f"{first.check} at {first.case}: {first.message}", facts)
 
 
 def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
+    return OwnProblemCheck(_runs(candidate))
+
+
+def _runs(candidate: CandidateUnderTest) -> OwnProblemRuns:
     gate = candidate.study.gate
     tolerance = tolerances(candidate.kernel, gate.atol, gate.rtol)
     simulation, secret = candidate.study.simulation, candidate.secret
-    return OwnProblemCheck(OwnProblemRuns(candidate.kernel, candidate.chip, simulation, tolerance, secret))
+    return OwnProblemRuns(candidate.kernel, candidate.chip, simulation, tolerance, secret)
 
 
 def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterator[Problem]:

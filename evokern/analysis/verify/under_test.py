@@ -12,7 +12,7 @@ from evokern.study.settings import Study
 
 @dataclass(frozen=True)
 class CandidateUnderTest:
-    """A kernel configuration with the study that it is verified for."""
+    """A kernel configuration, and the study for which the configuration is verified."""
 
     kernel: Kernel
     """The kernel."""

@@ -13,7 +13,9 @@ from evokern.analysis.verify.stages import Stage, fuzz_stage, own_problem_stage,
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device
 from evokern.device.contract import MeasuresRounds
+from evokern.device.recorded.table import TableDevice
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
+from evokern.errors import DeviceError
 from evokern.hardware.profiles import limits_for
 from evokern.measurement.playoff import Playoff, Rules, by_prediction, play
 from evokern.store import SessionRecord
@@ -87,10 +89,19 @@ def verify(
         on_stage: called with a description of the next stage.
 
     Raises:
-        UsageError: the device, compiler or kernel does not work.
+        UsageError: the device is a recording, or the device, compiler or kernel does not work.
     """
+    if isinstance(device, TableDevice):
+        raise DeviceError(
+            f"{device.identity} looks up recorded times and runs no candidate, so it verifies nothing; use --device "
+            "sim:CHIP or a GPU"
+        )
     chip = limits_for(chip_of(subject.record.device, sessions), subject.study.limits)
-    on_stage(f"full correctness gate on {device.identity}")
+
+    def stage(text: str) -> None:
+        on_stage(text)
+
+    stage(f"full correctness gate on {device.identity}")
     task = subject.task(strict=True)
     with running_device(device, task) as report:
         others = [trial for trial in subject.elites if can_win(subject.trial, trial)]
@@ -101,7 +112,7 @@ def verify(
         right = [n for n, one in enumerate(evaluations) if one.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)]
         played, players = None, [names[n] for n in right]
         baselines = [b.name for b in report.baselines if b.timings and not b.error]
-        on_stage("playoff of the elites" + (" and the baseline" if baselines else ""))
+        stage("playoff of the elites" + (" and the baseline" if baselines else ""))
         if 0 in right and len(right) + len(baselines) >= 2:
             if isinstance(device, MeasuresRounds):
                 players += baselines
@@ -109,16 +120,16 @@ def verify(
             else:
                 played = by_prediction([evaluations[n].time_us or 0.0 for n in right], rules)
         stages.append(playoff_stage(played, players, subject.trial.number))
-    on_stage("sanitizer on every small problem")
+    stage("sanitizer on every small problem")
     candidate = CandidateUnderTest(subject.kernel, subject.trial.config, subject.study, subject.problems, chip,
                           subject.record.secret)  # fmt: skip
     stages.insert(1, sanitizer_stage(candidate))
     if device.predicted:
-        on_stage(f"{count_noun(len(subject.problems), 'problem')} at full size, running all or some blocks")
+        stage(f"{count_noun(len(subject.problems), 'problem')} at full size, running all or some blocks")
         stages.append(own_problem_stage(candidate, INSTRUCTIONS))
     if fuzz_s > 0:
         seed = random.SystemRandom().getrandbits(32) if seed is None else seed
-        on_stage(f"fuzzing for {fuzz_s:g} s, seed {seed}")
+        stage(f"fuzzing for {fuzz_s:g} s, seed {seed}")
         stages.append(fuzz_stage(candidate, fuzz_s, seed))
     return Proof(subject.record.name, subject.trial.number, device.identity, tuple(stages), played, tuple(players))
 

@@ -51,7 +51,7 @@ def ablate(
     The command changes one gene at a time back to its default value. It also finds the greedy path, which starts from
     the default candidate and adds the most helpful change at each step. On a GPU, every candidate is timed head-to-head
     with the champion. On a simulated device, times are predicted. The path needs about n²/2 candidates for n changed
-    genes, which can take minutes; --no-path skips it.
+    genes, which can take minutes; --no-path skips the path.
     """
     from evokern.analysis.candidates import device_for, trial_under_test
     from evokern.analysis.genes.ablate import AblationRow, cells, changed_genes, no_changes_message

@@ -25,7 +25,7 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     reference with reference.h, and test whether rounding stays within the tolerance. They also simulate the default
     candidate on a small problem. The exit code is 1 if a check fails; warnings do not affect it.
     """
-    from evokern.analysis.check.soundness import check_kernel
+    from evokern.analysis.check.own_process import check_apart
     from evokern.study.discovery import find_kernel
 
     loaded = find_kernel(kernel, trust=trust)
@@ -34,7 +34,7 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     if marked:
         output.print_line(f"low-priority values: {'; '.join(marked)}")
     findings = []
-    for finding in check_kernel(loaded):
+    for finding in check_apart(loaded):
         findings.append(finding)
         mark = "warning" if finding.warning else _MARKS[finding.ok]
         output.print_line(f"{mark:<8}{stage_label(finding.check):<19}{finding.detail}")

@@ -63,7 +63,7 @@ def compare(
         typer.Option(
             "--trust",
             help="Allow the database's copy of kernel.py to run if the kernel folder is missing, changed or not "
-            "trusted. Also allow programs to run that other users can modify.",
+            "trusted. Also allow running programs that other users can modify.",
         ),
     ] = False,
 ) -> int:

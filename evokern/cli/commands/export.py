@@ -66,14 +66,21 @@ def export(
             "Default: the study's first problem.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Export a trial even if its verification failed.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Export a trial even if its verification failed, or its program fails on the GPU."
+        ),
+    ] = False,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Export the champion as a CUDA program, or the study for other tools.
 
     The CUDA program is one .cu file that builds with nvcc alone. It contains the specialised kernel and a launcher that
-    checks shapes and alignment. Its main function checks the results against the reference and times the kernel.
+    checks shapes and alignment. Its main function checks the results against the reference and times the kernel. The
+    command compiles the program before it writes it, and prints which checks were made. If the machine has the GPU, the
+    program also runs once.
 
     T1 and T4 are JSON formats that auto-tuners exchange. A T4 file contains all trials, for `evokern replay` and other
     auto-tuners; it is compressed if its name ends in .gz. A T1 file contains the search space: genes, constraints,
@@ -104,13 +111,17 @@ def export(
     with open_readonly(db) as reader:
         record = reader.study(study)
         place = 0 if problem is None else record.problem_index(problem)
-        made = export_trial(reader, study, trial, problem=place, file_name=name, trust=trust, force=force)
+        made = export_trial(
+            reader, study, trial, problem=place, file_name=name, trust=trust, force=force, report=output.note
+        )
     if str(file) == "-":
+        output.note(made.checks.in_words())
         output.write(made.text)
         return
     save(file, made.text, "-o")
     if output.json:
         facts = {"trial": made.trial, "problem": made.problem, "time_us": made.time_us, "is_mean": made.is_mean}
+        facts |= {"checks": made.checks.passed, "checks_omitted": made.checks.omitted}
         output.print_json({"file": str(file), **facts, "predicted": made.predicted, **made.proof.as_dict()})
         return
     unit = "µs predicted" if made.predicted else "µs"
@@ -123,8 +134,9 @@ def export(
     if made.problems > 1:
         output.print_line(
             f"specialised for {made.problem}, one of the study's {made.problems} problems; "
-            "choose another with --problem"
+            "choose another problem with --problem"
         )
+    output.print_line(made.checks.in_words())
     output.print_line(verification_text(made.proof.as_dict()))
     output.print_line(f"build and run: {build} && {run}")
 
@@ -138,7 +150,7 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         made = t4(reader, record)
     if _written(output, file, made, {"study": record.name, "trials": len(made["results"])}):
         output.print_line(f"wrote {file}: {len(made['results'])} trials of {record.name}")
-        output.print_line(f"to compare samplers on it: {command_line('replay', file)}")
+        output.print_line(f"to compare samplers on this file: {command_line('replay', file)}")
 
 
 def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:

@@ -114,8 +114,8 @@ def profile(
     """Show what limits the speed of a candidate, and which genes to try next.
 
     On a GPU, Nsight Compute (ncu) profiles one call. Without a GPU, sampled blocks run on the CPU, which gives counters
-    per source line and a predicted time. The time of a line is how long its instructions alone occupy the resource that
-    they use most. Lines overlap, so these times do not add up to the total. The profile of a trial is stored in the
+    per source line and a predicted time. The time of a line is the time for which its instructions occupy their busiest
+    resource. Lines overlap, so these times do not add up to the total. The profile of a trial is stored in the
     database.
     """
     from evokern.analysis.profile.counters import profile_counted, why_no_profiler

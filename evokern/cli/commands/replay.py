@@ -88,10 +88,10 @@ def replay(
 ) -> None:
     """Compare samplers on a recorded search space.
 
-    Each sampler searches the space many times. The table shows the optimum divided by the best time found after N
-    evaluations. Failed candidates count as evaluations; configurations that are not in the recording do not.
-    A score of 0 means that a sampler is as good as random search. A score of 1 means that its first evaluation finds
-    the optimum.
+    Each sampler searches the space many times. The table shows, after N evaluations, the optimum divided by the best
+    time found. Failed candidates count as evaluations; configurations that are not in the recording do not count. The
+    table also shows a score for each sampler: 0 means as good as random search, and 1 means that the first evaluation
+    finds the optimum.
     """
     from evokern.sampler_benchmark import replay as run
 
@@ -149,7 +149,11 @@ def _lines(result: ReplayResult) -> list[str]:
         f"{result.space}: optimum {microseconds(result.optimum_us)} µs",
         f"columns: optimum ÷ best time after N evaluations, mean of {repeats} searches with 95 % interval",
         f"concurrent trials: {result.in_flight}; samplers "
-        + ("know the list of recorded configurations" if result.oracle else "do not know which are recorded"),
+        + (
+            "know the list of recorded configurations"
+            if result.oracle
+            else "do not know which configurations are recorded"
+        ),
         *result.notes,
     ]
     header = ("score", *(str(n) for n in result.checkpoints), "worst", "recorded time", "sampler")

@@ -15,6 +15,7 @@ from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument
 from evokern.cli._output import Output, save
 from evokern.errors import UsageError
+from evokern.events import step
 
 NICENESS = 10
 """Increase of the report server's niceness (nice(2)), so that it does not slow down a running search."""
@@ -42,16 +43,17 @@ def report(
         typer.Option(
             "--serve",
             metavar="[PORT]",
-            help="Serve the page on localhost, with live updates, instead of writing a file. Default port: a free one.",
+            help="Serve the page on localhost, with live updates, instead of writing a file. Default port: any free "
+            "port.",
         ),
     ] = None,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Write an HTML report of a study.
 
-    The report shows the champion, its speedup and verification, and which genes determine the time. It lists all trials
-    and can compare each of them with the champion. The page works offline; writing it needs neither the kernel folder
-    nor a GPU.
+    The report shows the champion, its speedup and verification, and the genes that determine the time. It lists all
+    trials and can compare each trial with the champion. The page works offline; writing it needs neither the kernel
+    folder nor a GPU.
 
     With --serve, the page can follow a running search: new trials appear within two seconds. The server accepts only
     connections from this machine, and only with the token in the printed address. Stop the server with Ctrl-C.
@@ -104,7 +106,8 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
             output.print_json({"address": server.address, "study": followed.record.name})
         else:
             output.print_line(f"serving {followed.record.name} at {server.address}; stop with Ctrl-C")
-        server.serve()
+        with step(None):
+            server.serve()
         output.print_line("server stopped")
     finally:
         server.close()

@@ -19,12 +19,15 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output
 from evokern.errors import UsageError
+from evokern.files import is_file
 from evokern.wording import changed_genes_text, counts
 
 if TYPE_CHECKING:
     from evokern.analysis.sanitize.candidate import SanitizeReport
     from evokern.simt import Finding
 
+COMPILED = (".ptx", ".cubin", ".fatbin", ".o", ".so")
+"""File name suffixes of compiled code."""
 SOURCES = (".cu", ".cuh")
 """File name suffixes of CUDA files; any other target is the name or folder of a kernel."""
 
@@ -89,9 +92,12 @@ def sanitize(
         typer.Option(
             "--arg",
             metavar="ARG",
-            help="FILE only: one kernel argument; repeated for each parameter, in order. Buffers: in:f16[2,128,64] "
+            help="FILE only: one kernel argument; repeat the option for each parameter, in order. Buffers: "
+            "in:f16[2,128,64] "
             "(random, read-only), in:i32[64]=0..9 (random within a range), out:f32[64] (the kernel must write it), "
-            "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable). Scalars: i32=128, f32=0.5, null.",
+            "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable); in:f32[64]+3 points to element 3. "
+            "By value: i32=128, f32=0.5, bool=1, null, struct:[i32=4,f32[3]=0] (members). table:[in:f32[8],in:f32[8]] "
+            "is an array of pointers.",
         ),
     ] = [],  # noqa: B006
     define: Annotated[
@@ -115,7 +121,7 @@ def sanitize(
             "--limit",
             metavar="N",
             min=1,
-            help="Report a hang after N warp instructions per launch. Default: 20 million.",
+            help="Stop a launch after N warp instructions. Default: 20 million.",
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 even if there are only warnings.")] = False,
@@ -125,7 +131,7 @@ def sanitize(
 
     Each finding states the kind of error, source line, block, thread, address and usual cause. Results are not compared
     with a reference. Races within a warp, and invalid reads whose value is never used, are only warnings. The exit
-    code is 1 if there is an error or, with --strict, a warning.
+    code is 1 if there is an error or, with --strict, a warning, and if a launch does not end within --limit.
     """
     from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, chip_for_architecture, sanitize_kernel
 
@@ -156,7 +162,9 @@ def sanitize(
         )
         report = sanitize_file(wanted, chip)
     else:
+        _require_kernel(target)
         _refuse("a kernel folder", of_files)
+        from evokern.analysis.check.folder import known_problems
         from evokern.analysis.sanitize.problems import small_or_given
         from evokern.study.discovery import find_kernel
 
@@ -166,7 +174,8 @@ def sanitize(
         for remark in kernel.space.without_effect(config, changes):
             output.note(remark)
         problems = small_or_given(kernel, config, problem, chip)
-        report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT)
+        studied = [one for one in known_problems(kernel)[:1] if one not in problems] if problem is None else None
+        report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT, studied)
         candidate = changed_genes_text(config, kernel.genes)
     if output.json:
         output.print_json(report.as_dict())
@@ -177,7 +186,17 @@ def sanitize(
             output.print_line(f"candidate: {candidate}")
         for line in lines(report):
             output.print_line(line)
-    return 1 if report.errors or (strict and not report.clean) else 0
+    return 1 if report.errors or report.over_limit or (strict and not report.clean) else 0
+
+
+def _require_kernel(target: str) -> None:
+    """Reject a file that is neither a kernel folder nor CUDA source."""
+    path = Path(target)
+    named = ", ".join(SOURCES)
+    if path.suffix in COMPILED:
+        raise UsageError(f"{target} is compiled code; sanitize reads CUDA source ({named}), so pass the source file")
+    if is_file(path):
+        raise UsageError(f"{target} is not a CUDA file ({named}); rename it if it contains CUDA source")
 
 
 def _refuse(what: str, options: Mapping[str, object]) -> None:
@@ -210,6 +229,8 @@ def lines(report: SanitizeReport) -> Iterator[str]:
         if warnings := total - len(report.errors):
             what = "are warnings" if warnings > 1 else "is a warning"
             yield f"{warnings} of them {what}; with --strict, warnings also fail"
+    if report.over_limit:
+        yield "not finished: a launch reached the limit; run a smaller problem, or raise --limit"
 
 
 def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[str]:

@@ -31,6 +31,7 @@ from evokern.wording import (
     mean_suffix,
     microseconds,
     outcome_counts,
+    rejected_baselines_text,
     roofline_text,
     speedup,
     uncounted_trials_text,
@@ -76,6 +77,25 @@ AllowChangesOption = Annotated[
 ]
 
 
+InputsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--inputs",
+        metavar="normal",
+        help="Check candidates on normal inputs only, not on large, subnormal or edge cases; every result says so. "
+        "Default: the inputs of the study (`gate.input_sets`).",
+    ),
+]
+KeepGoingOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-going",
+        help="Continue even if no candidate is right. By default, a search stops after 350 evaluated trials if none is "
+        "right. If all fail for one reason that depends on no gene, it stops after 40.",
+    ),
+]
+
+
 _SEED = "Random seed of the sampler. Default: from the study file."
 
 
@@ -97,6 +117,7 @@ def _complete_controls(incomplete: str) -> list[str]:
     evokern search attention-s512 --warm-start runs.db:attention-s128
     evokern search attention-s512 --warm-start none
     evokern search attention-s512 --fresh
+    evokern search attention-s512 --keep-going
     """,
 )
 def search(
@@ -154,6 +175,8 @@ def search(
         bool,
         typer.Option("--fresh", help="Start over; the old study is kept as NAME.1, or with the next free number."),
     ] = False,
+    inputs: InputsOption = None,
+    keep_going: KeepGoingOption = False,
     allow_changes: AllowChangesOption = False,
     trust: TrustOption = False,
     no_verify: NoVerifyOption = False,
@@ -162,7 +185,8 @@ def search(
     """Search for the fastest correct variant of a kernel, or resume an earlier search.
 
     Every proposal is written to disk before it runs, and every result as soon as it arrives. To resume after Ctrl-C or
-    a crash, run the same command again; trials that were in flight are repeated.
+    a crash, run the same command again; trials that were in flight are repeated. If no candidate can be right, the
+    search stops early with exit code 1.
     """
     from evokern.api import FACTORIES
     from evokern.cluster.request import ray_request
@@ -184,6 +208,8 @@ def search(
             fresh=fresh,
             allow_changes=allow_changes,
             trust=trust,
+            inputs=inputs,
+            keep_going=keep_going,
             verify=not no_verify,
         )
         result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, factories=FACTORIES)
@@ -208,6 +234,7 @@ def resume(
     num_cpus: NumCpusOption = None,
     num_gpus: NumGpusOption = None,
     cost_per_hour: PriceOption = None,
+    keep_going: KeepGoingOption = False,
     allow_changes: AllowChangesOption = False,
     trust: StoredTrustOption = False,
     no_verify: NoVerifyOption = False,
@@ -229,6 +256,7 @@ def resume(
             extend=extend,
             trials=trials,
             cost_per_hour=cost_per_hour,
+            keep_going=keep_going,
             allow_changes=allow_changes,
             trust=trust,
             verify=not no_verify,
@@ -256,7 +284,7 @@ def _counted(result: SearchResult) -> str:
 
 
 def _reasons(result: SearchResult) -> list[str]:
-    """Return the most common reasons for failures, one line each."""
+    """Return the most common reasons for failures, one line each, most frequent first."""
     from evokern.report.trial_counts import reasons
     from evokern.store import open_readonly
 
@@ -266,15 +294,24 @@ def _reasons(result: SearchResult) -> list[str]:
 
 
 def _hints(result: SearchResult) -> list[str]:
-    """Return lines that state what the wrong trials have in common."""
+    """Return lines that state what the failed trials have in common."""
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
 
-    if not result.summary["outcomes"]["wrong"]:
+    if not result.summary["outcomes"]["wrong"] and result.summary["best"] is not None:
         return []
     with open_readonly(result.db) as reader:
         record = reader.study(result.study)
         return hints(record.kernel, record.genes, reader.trials(record))
+
+
+def _stop(result: SearchResult) -> str:
+    """Return why the search stopped early."""
+    from evokern.analysis.no_success import stop_text
+    from evokern.store import open_readonly
+
+    with open_readonly(result.db) as reader:
+        return stop_text(list(reader.trials(reader.study(result.study))))
 
 
 def _why_nothing_finished(result: SearchResult) -> str:
@@ -285,7 +322,7 @@ def _why_nothing_finished(result: SearchResult) -> str:
         record = reader.study(result.study)
         proposed = reader.proposed_s(record, in_flight=True)
     if not proposed or record.budget_s is None:
-        return "start-up, baselines and any warm start used the whole budget; no candidate was tried. Increase --budget"
+        return "no trial was run: start-up, baselines and any warm start used the whole budget; increase --budget"
     first_s = min(proposed.values())
     return (
         f"start-up took {duration(first_s)}, and no candidate finished in the remaining "
@@ -295,7 +332,7 @@ def _why_nothing_finished(result: SearchResult) -> str:
 
 
 def print_result(output: Output, result: SearchResult, *, extended: bool = False, fresh: bool = False) -> int:
-    """Print the result of a search and return the exit code, which is 1 if every candidate failed.
+    """Print the result of a search and return the exit code, which is 1 if no candidate was right.
 
     Args:
         output: output of the command.
@@ -305,7 +342,7 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
     """
     from evokern.analysis.control_verdict import control_verdict, cost_text
 
-    failed = result.summary["best"] is None and result.summary["trials"] > 0
+    failed = result.summary["best"] is None
     code = INTERRUPTED if result.interrupted else int(failed)
     if output.json:
         output.print_json({**result.summary, "hints": _hints(result), "end": result.end})
@@ -313,7 +350,8 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
     baseline, best = result.summary["baseline"], result.summary["best"]
     stored = (result.study, "--db", result.db)
     unit = "µs predicted" if result.summary["predicted"] else "µs"
-    end = _INTERRUPTED_FRESH if fresh and result.interrupted else _ENDS[result.end]
+    end = _stop(result) if result.end == "no_success" else _ENDS[result.end]
+    end = _INTERRUPTED_FRESH if fresh and result.interrupted else end
     end = end.format(resume=command_line("resume", *stored))
     output.print_line(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
@@ -328,6 +366,11 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
         output.print_line(f"{none}; for details, run `{command_line('show', *stored)}`")
         for line in (*_reasons(result), *_hints(result)):
             output.print_line(line)
+        if result.end == "no_success":
+            output.print_line(
+                f"to continue all the same, run `{command_line('resume', *stored, '--keep-going')}`; after a change of "
+                f"the kernel, run `{command_line('search', result.study, '--fresh', '--db', result.db)}`"
+            )
         return code
     output.print_line(f"outcomes: {outcome_counts(result.summary)}")
     mean = mean_suffix(len(result.best.evaluation.timings)) if result.best else ""
@@ -335,8 +378,12 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
     output.print_line(verification_text(result.summary))
     if result.summary["limit"]:
         output.print_line(roofline_text(result.summary["limit"], unit))
+    if result.summary["grid"]["note"]:
+        output.print_line(f"grid: {result.summary['grid']['note']}")
     if baseline is None:
-        output.print_line("no baseline was measured, so no speedup is known")
+        rejected = rejected_baselines_text(result.summary["rejected_baselines"])
+        unknown = "no baseline was measured, so no speedup is known"
+        output.print_line(f"{rejected}, so no speedup is known" if rejected else unknown)
     elif best["speedup"] > 1:
         baseline = best["in_turn"] or baseline
         against = f"{baseline['name']} ({microseconds(baseline['time_us'])} {unit})"
@@ -350,5 +397,7 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
         output.print_line(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.print_line(f"cost: {cost_text(result.summary['cost'])}")
-    output.print_line(f"next: {command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
+    replayed = result.summary["device"].startswith("replay:")
+    export = "" if replayed else f"; {command_line('export', *stored, '-o', 'best.cu')}"
+    output.print_line(f"next: {command_line('show', *stored)}{export}")
     return code

@@ -24,7 +24,7 @@ SUITES = ("gate",)
 )
 def selftest(
     output: Output,
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="Suite to run; the only one is gate.")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="Suite to run; gate is the only suite.")],
     device: Annotated[
         str | None,
         typer.Option(

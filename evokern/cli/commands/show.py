@@ -23,6 +23,7 @@ from evokern.wording import (
     mean_suffix,
     microseconds,
     outcome_counts,
+    rejected_baselines_text,
     roofline_text,
     speedup,
     verification_text,
@@ -92,8 +93,9 @@ def show(
         if not (db / f"{study}.db").is_file():
             known = [path.stem for path in sorted(db.glob("*.db"))]
             raise UsageError(
-                f"{db} is a folder without study {study!r}; choose another with --db, or a study from it: "
-                f"{suggestion(study, known) or 'it has none'}"
+                f"{db} is a folder without study {study!r}; choose another folder with --db, or a study in this "
+                "folder: "
+                f"{suggestion(study, known) or 'it contains no study'}"
             )
         db = db / f"{study}.db"
     with open_readonly(db) as reader:
@@ -148,7 +150,9 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         output.print_json(found.as_dict())
         return
     kind = "predicted" if found.predicted else "measured"
-    known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
+    known = (
+        "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of the variance"
+    )
     known += "" if found.explained is None or found.trusted else ", not enough to name decisive genes"
     slow = f" ({found.slow} of slow trials)" if found.slow else ""
     show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{slow}{known}")
@@ -178,6 +182,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
     from evokern.analysis.control_verdict import control_verdict, cost_text
+    from evokern.analysis.no_success import stop_text
 
     summary = reader.summary(record)
     unit = "µs predicted" if record.predicted else "µs"
@@ -188,6 +193,9 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         f"outcomes: {outcome_counts(summary)}",
         *slow_lines(reader.trials(record)),
     ]
+    if summary["end"] == "no_success":
+        again = command_line("resume", record.name, "--db", db, "--keep-going")
+        lines.append(f"{stop_text(list(reader.trials(record)))}; to continue all the same, run `{again}`")
     if summary["warm_start"]:
         lines.append(f"warm start: {warm_start_text(summary['warm_start'])}")
     if record.timing_rule is not None:
@@ -200,7 +208,10 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if baseline:
         lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}{mean}")
     else:
-        lines.append("baseline: not measured, so the speedup is unknown")
+        if not summary["rejected_baselines"]:
+            lines.append("baseline: not measured, so the speedup is unknown")
+    if summary["rejected_baselines"]:
+        lines.append(rejected_baselines_text(summary["rejected_baselines"]))
     if best is None:
         none = "no trial has been measured yet"
         if summary["outcomes"]["measured"]:
@@ -216,6 +227,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines += _refuted(reader, record)
     if summary["limit"]:
         lines.append(roofline_text(summary["limit"], unit))
+    if summary["grid"]["note"]:
+        lines.append(f"grid: {summary['grid']['note']}")
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("no candidate beat the baseline")
     if summary["control"]:
@@ -227,10 +240,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += _rejected(reader, record, summary)
     lines += _failures(reader, record, each=3)
-    lines += [
-        "",
-        f"to export the best: {command_line('export', record.name, '--db', db, '-o', 'best.cu')}",
-    ]
+    if not record.device.startswith("replay:"):
+        lines += ["", f"to export the best: {command_line('export', record.name, '--db', db, '-o', 'best.cu')}"]
     return lines
 
 
@@ -253,7 +264,7 @@ def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] 
 
 
 def slow_lines(trials: Iterable[Trial]) -> list[str]:
-    """Return a line that explains the slow trials: how they were stopped, and against which time."""
+    """Return a line about the slow trials: the way in which they were stopped, and the time to beat."""
     from evokern.study.trial import Outcome
 
     found = [trial.evaluation for trial in trials if trial.outcome is Outcome.SLOW]

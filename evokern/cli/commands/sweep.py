@@ -18,9 +18,9 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
-from evokern.cli.commands.search import AllowChangesOption
+from evokern.cli.commands.search import AllowChangesOption, InputsOption, KeepGoingOption
 from evokern.cli.panel import Watcher
-from evokern.errors import UsageError
+from evokern.errors import InternalError, UsageError
 from evokern.files import make_folder
 from evokern.wording import command as command_line
 from evokern.wording import duration
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 group = typer.Typer(
     name="sweep",
     no_args_is_help=True,
-    help="Search many studies, given by one file: combinations of kernels, problems, data types and devices.",
-    short_help="Search many studies, given by one file",
+    help="Search many studies defined by one file: combinations of kernels, problems, data types and devices.",
+    short_help="Search many studies defined by one file",
 )
 app.add_typer(group)
 
@@ -83,6 +83,8 @@ def run(
             help="Earlier results that seed a new study: auto (the nearest completed study in the folder) or none.",
         ),
     ] = WarmStart.AUTO,
+    inputs: InputsOption = None,
+    keep_going: KeepGoingOption = False,
     allow_changes: AllowChangesOption = False,
     trust: Annotated[
         bool,
@@ -98,10 +100,10 @@ def run(
 ) -> int:
     """Search each combination of a sweep as a separate study, or resume an earlier run.
 
-    The first study of each kernel and device runs to completion, because it seeds the others. The others then get two
-    time slices each. After that, the study that improved fastest in its last slice gets the next one. A study is
-    finished when it has reached its trial limit or budget and its champion is verified. To resume after Ctrl-C or a
-    crash, run the same command again.
+    The first study of each kernel and device runs to completion, because its results seed the other studies. The other
+    studies then get two time slices each. After that, the study that improved fastest in its last slice gets the next
+    slice. A study is finished when it has reached its trial limit or budget and its champion is verified. To resume
+    after Ctrl-C or a crash, run the same command again.
     """
     from evokern.cluster.request import ray_request
     from evokern.sweep import SweepRequest, read_sweep, run_sweep
@@ -110,7 +112,7 @@ def run(
     found = read_sweep(sweep, device)
     folder = db or found.folder
     cluster = ray_request(ray_address, num_cpus, num_gpus)
-    request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust)
+    request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust, inputs, keep_going)
     with Watcher(output, lines=False) as watch:
         result = run_sweep(found, folder, request, output.note, watch)
     failed = [one for one in result.states if one.failed]
@@ -229,15 +231,16 @@ def export(
         file = out / f"{one.name}.cu"
         try:
             with open_readonly(one.db) as reader:
-                made = export_trial(reader, one.name, None, file_name=file.name, trust=trust)
-        except UsageError as error:
+                made = export_trial(reader, one.name, None, file_name=file.name, trust=trust, report=output.note)
+        except (UsageError, InternalError) as error:
             refused[one.name] = str(error)
             output.print_error(f"{one.name}: {error}")
             continue
         save(file, made.text, "-o")
         facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted, **made.proof.as_dict()}
+        facts |= {"checks": made.checks.passed, "checks_omitted": made.checks.omitted}
         written.append({"study": one.name, "file": str(file), **facts})
-        output.print_line(f"wrote {file}: trial {made.trial}, {one.in_words()}")
+        output.print_line(f"wrote {file}: trial {made.trial}, {one.in_words()}; {made.checks.in_words()}")
     if output.json:
         output.print_json({"files": written, "refused": refused})
     else:
@@ -259,7 +262,7 @@ def report(
     file: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write, or - for stdout.")],
     db: FolderOption = None,
 ) -> None:
-    """Write an HTML page about a sweep: the state and result of each study, and how the time was divided.
+    """Write an HTML page about a sweep: the state and result of each study, and the time spent on each.
 
     The page works offline. For the full report on one study, use `evokern report --db FILE`.
     """

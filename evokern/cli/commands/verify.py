@@ -66,7 +66,7 @@ def verify(
     """
     from evokern.analysis.candidates import device_for, trial_under_test
     from evokern.measurement.playoff import Rules
-    from evokern.store import add_proof, open_readonly
+    from evokern.store import add_proof, open_readonly, undecided
     from evokern.study.duration import parse_duration
 
     if not 0 < level < 1:
@@ -91,6 +91,8 @@ def verify(
     output.print_line(f"trial {proof.trial} of {proof.study} on {proof.device}")
     for stage in proof.stages:
         output.print_line(f"{_MARKS[stage.state]:<8}{stage_label(stage.name):<18}{stage.detail}")
+    if proof.passed and (unclear := undecided(facts["stages"])):
+        output.note(f"trial {proof.trial} is not verified: {unclear}")
     if proof.playoff:
         unit = "predicted µs" if proof.playoff.predicted else "µs"
         # Predicted times have no noise, so they have neither an interval nor Cliff's delta.

@@ -15,3 +15,8 @@ ELEMENT_TYPES: Mapping[str, str] = {
     "std::size_t": "u64", "std::int64_t": "i64", "unsigned long long": "u64", "bool": "u8",
 }  # fmt: skip
 """CUDA type without qualifiers → evokern's name; a vector type maps to the name of its element type."""
+
+UNSUPPORTED_TYPES = ("cudaTextureObject_t", "cudaSurfaceObject_t")
+"""Types of parameters for which evokern has no buffers."""
+UNSUPPORTED = "textures and surfaces are not supported; read from a pointer instead"
+"""Reason and remedy for a parameter of `UNSUPPORTED_TYPES`."""

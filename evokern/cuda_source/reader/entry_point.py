@@ -18,15 +18,17 @@ _MANGLED_TYPES = {
 
 
 def find_entry(
-    wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str
+    wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str, text: str = ""
 ) -> EntryPoint:
     """Find a kernel by name, as described in `CudaSource.entry`."""
     if not entries:
+        if "__global__" in text:
+            raise SourceError(f"{file} declares kernels but defines none; choose the file with their code")
         raise SourceError(f"{file} contains no __global__ function; choose a file with a kernel")
     if wanted is None:
         names = sorted({entry.qualified for entry in entries})
         if len(names) > 1:
-            raise SourceError(f"{file} contains {len(names)} kernels; choose one with --entry: {', '.join(names)}")
+            raise SourceError(f"{file} contains {len(names)} kernels; choose a kernel with --entry: {', '.join(names)}")
         wanted = names[0]
     wanted = wanted.strip()
     if wanted.startswith("_Z") and not any(entry.name == wanted for entry in entries):
@@ -57,7 +59,8 @@ def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFu
     if len(distinct) > 1:
         listed = "; ".join(f"{e.signature} (line {e.line})" for e in distinct.values())
         raise SourceError(
-            f"{wanted!r} matches {len(distinct)} kernels in {file}; use the qualified or mangled name of one: {listed}"
+            f"{wanted!r} matches {len(distinct)} kernels in {file}; use the qualified or mangled name of one kernel: "
+            f"{listed}"
         )
     return matches[0]
 

@@ -1,4 +1,4 @@
-"""Removal of host code: code that a device compiler cannot read is replaced by spaces, the rest stays in place.
+"""Removal of host code: spaces replace code that a device compiler cannot read, so device code stays in place.
 
 A declaration is kept if it is marked for the device or used by device code, directly or indirectly. For example, a
 ``constexpr`` helper that a kernel uses is kept; launchers, ``main``, bindings and host globals are removed. An unmarked

@@ -41,6 +41,14 @@ HALF_TYPES = {
 }
 """Header → pattern of its half types; host headers (cuBLAS, torch, NCCL) include these headers indirectly."""
 
+_DECLARED_BY = HALF_TYPES | {
+    "mma.h": r"wmma",
+    "cooperative_groups.h": r"cooperative_groups",
+    "curand_kernel.h": r"curand_init|curandState\w*",
+    "cuda_pipeline.h": r"__pipeline_\w+",
+}
+"""Toolkit header → pattern of the names that it declares."""
+
 BOTH_HALF_TYPES = "cuda_fp8.h"
 """Toolkit header that includes both headers of half types."""
 
@@ -93,11 +101,27 @@ _HOST_LIBRARIES = re.compile(
 )
 
 
+_HOST_PARTS = re.compile(
+    r"cub/(?:device/.*|util_allocator\.cuh)|thrust/(?:(?:system|async|mr|detail)/.*|(?:device|host|universal)_.*|"
+    r"(?:execution_policy|sort|reduce|scan|transform|copy|fill|count|unique|gather|scatter|sequence|merge|remove|for_each|"
+    r"inner_product|generate|partition|binary_search|adjacent_difference|tabulate|find|logical|replace|reverse|mismatch|"
+    r"equal|extrema|uninitialized|set_operations|memory)\w*\.h)"
+)
+"""Headers of device libraries that only host code uses; NVRTC rejects them."""
+
+
+def is_host_part(name: str) -> bool:
+    """Return whether a header is the host-only part of a device library, which NVRTC rejects."""
+    return _HOST_PARTS.fullmatch(name) is not None
+
+
 def is_host_header(name: str) -> bool:
     """Return whether a header is host-only: a C++ standard header or a header of a known host library.
 
-    A name ending in ``.cuh`` always counts as device code.
+    Other names ending in ``.cuh`` count as device code.
     """
+    if is_host_part(name):
+        return True
     if name.endswith(".cuh"):
         return False
     return ("." not in name and "/" not in name) or _HOST_LIBRARIES.fullmatch(name) is not None
@@ -105,4 +129,10 @@ def is_host_header(name: str) -> bool:
 
 def is_device_header(name: str) -> bool:
     """Return whether the device compiler, its include directories or the shims provide a header."""
-    return name in SHIMMED or name in CUDA or ("/" in name and name.split("/")[0] in LIBRARIES)
+    library = "/" in name and name.split("/")[0] in LIBRARIES and not is_host_part(name)
+    return name in SHIMMED or name in CUDA or library
+
+
+def toolkit_header(name: str) -> str:
+    """Return the toolkit header that declares a name, or an empty string."""
+    return next((header for header, names in _DECLARED_BY.items() if re.fullmatch(names, name)), "")

@@ -88,7 +88,7 @@ class CudaSource:
             SourceError: if the kernel does not exist or is ambiguous, lacks template arguments, or needs a host
                 library.
         """
-        return find_entry(wanted, self.entries, self.launches, self.name)
+        return find_entry(wanted, self.entries, self.launches, self.name, self.text)
 
 
 def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), named: Iterable[str] = ()) -> CudaSource:
@@ -195,7 +195,7 @@ def _with_headers(
             own = [place.parent] if place and directive.quoted else []
             header = (
                 None
-                if known_headers.is_device_header(directive.name)
+                if known_headers.is_device_header(directive.name) or known_headers.is_host_part(directive.name)
                 else _locate(directive.name, [*own, *include_dirs])
             )
             if header is None:

@@ -22,6 +22,12 @@ class Parameter:
     restrict: bool
     """Whether the pointer is declared ``__restrict__``."""
 
+    @property
+    def of_pointers(self) -> bool:
+        """Whether the parameter points to pointers, as ``float* const*`` does."""
+        stars, brackets = self.type.count("*"), self.type.count("[")
+        return "(" not in self.type and (stars > 1 or (stars == 1 and brackets > 0))
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateParameter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import directive_body
@@ -14,12 +14,16 @@ from evokern.cuda_source.specialize.statements import declarators, declared_name
 _CONDITIONALS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 
 
-def prune_edits(unit: SourceFile) -> list[Edit]:
+def prune_edits(unit: SourceFile, wanted: Set[str] = frozenset()) -> list[Edit]:
     """Return the edits that resolve ``if constexpr``, outermost first, so that each pass is valid.
 
     A plain ``if`` is kept, because without it the compiler orders some instructions differently.
+
+    Args:
+        unit: the text.
+        wanted: names that are used elsewhere.
     """
-    return [*_Pruner(unit).run(), *_unused_constants(unit)]
+    return [*_Pruner(unit).run(), *_unused_constants(unit, wanted)]
 
 
 class _Pruner:
@@ -102,10 +106,10 @@ class _Pruner:
         return bool(declared) and any(self.tokens[i].text in declared for i in outside if self.tokens[i].kind == "word")
 
 
-def _unused_constants(unit: SourceFile) -> Iterator[Edit]:
+def _unused_constants(unit: SourceFile, wanted: Set[str]) -> Iterator[Edit]:
     """Remove unused constexpr variables that are the only declaration of their statement."""
     tokens = unit.stream.tokens
-    uses = Counter(token.text for token in tokens if token.kind == "word")
+    uses = Counter(wanted) + Counter(token.text for token in tokens if token.kind == "word")
     for token in tokens:
         if token.kind == "directive":
             uses.update(preprocessor.words(directive_body(token.text)))

@@ -12,11 +12,11 @@ from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.layout import Edit
 
-_ALWAYS_DEFINED = frozenset({"__CUDACC__"})  # defined by nvcc and NVRTC in every pass
+_ALWAYS_DEFINED = frozenset({"__CUDACC__", "__has_include"})  # the same for nvcc and NVRTC in every pass
 
 
 def inline_headers(text: str, headers: Mapping[str, str]) -> str:
-    """Replace the first ``#include`` of each header by its text and remove later ones.
+    """Replace the first ``#include`` of each header by the header's text, and remove later includes of it.
 
     If several branches of an ``#if`` include a header, each branch contains its text inside a new include guard.
 
@@ -72,7 +72,7 @@ def _inlined(
         if any(here[: len(branches)] == branches for branches in stands):
             continue
         stands.append(here)
-        body = _inlined(_unguarded(headers[name]), headers, here, places, repeated, name).strip("\n")
+        body = _inlined(unguarded(headers[name]), headers, here, places, repeated, name).strip("\n")
         if name in repeated:
             guard = "INCLUDED_" + re.sub(r"\W+", "_", name).strip("_").upper()
             body = f"#ifndef {guard}\n#define {guard}\n{body}\n#endif"
@@ -80,7 +80,7 @@ def _inlined(
     return "".join(pieces) + text[position:]
 
 
-def _unguarded(text: str) -> str:
+def unguarded(text: str) -> str:
     """Return a header's text without ``#pragma once`` or its include guard."""
     stream = TokenStream(text)
     tokens = stream.tokens
@@ -156,8 +156,9 @@ def _edits(
 ) -> Iterator[Edit]:
     tokens, text = unit.stream.tokens, unit.text
     borders = (*conditional.branches, conditional.end)
+    requires = _requires(unit, conditional, taken)
     for number, (index, following) in enumerate(pairwise(borders)):
-        if _depends_on_compiler(tokens[index].text, brought):
+        if not requires and _depends_on_compiler(tokens[index].text, brought):
             if number:  # the first directive that is kept becomes the `#if`
                 start = tokens[index].start
                 yield Edit(start, tokens[index].end, tokens[index].text.replace("elif", "if", 1))
@@ -171,6 +172,27 @@ def _edits(
             return
         yield Edit(start, behind, "")
     yield Edit(tokens[conditional.end].start, _next_line(text, tokens[conditional.end].end), "")
+
+
+def _requires(unit: SourceFile, conditional: Conditional, taken: frozenset[int]) -> bool:
+    """Return whether a conditional only requires an architecture by ``#error``, which nvcc's host pass would report."""
+    tokens = unit.stream.tokens
+    return any(
+        index not in taken and any(token.directive == "error" for token in tokens[index + 1 : following])
+        for index, following in pairwise((*conditional.branches, conditional.end))
+    )
+
+
+def untaken_spans(
+    unit: SourceFile, outermost: tuple[Conditional, ...], taken: frozenset[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the token ranges of the branches that were not compiled, as in `conditional_edits`."""
+    for conditional in outermost:
+        for number, span in enumerate(pairwise((*conditional.branches, conditional.end))):
+            if span[0] not in taken:
+                yield span
+            else:
+                yield from untaken_spans(unit, conditional.inner[number], taken)
 
 
 def _next_line(text: str, offset: int) -> int:

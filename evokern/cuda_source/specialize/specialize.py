@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.answer_edits import answer_edits
 from evokern.cuda_source.specialize.branches import prune_edits
-from evokern.cuda_source.specialize.conditionals import branch_lines, conditional_edits, conditionals, inline_headers
+from evokern.cuda_source.specialize.conditionals import (
+    branch_lines,
+    conditional_edits,
+    conditionals,
+    inline_headers,
+    unguarded,
+    untaken_spans,
+)
+from evokern.cuda_source.specialize.execution_space import marking_edits
 from evokern.cuda_source.specialize.instrument import Compile, evaluate_questions
 from evokern.cuda_source.specialize.layout import apply
+from evokern.cuda_source.specialize.lines import outside_strings, plain_lines, squeeze
 from evokern.cuda_source.specialize.questions import MUST_BE_CONSTANT, questions
-from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
 
 # A heading (// ----) and its comment, followed directly by another heading.
 _EMPTY_SECTION = re.compile(r"((?:\A|\n)\n*)// ----[^\n]*\n(?://[^\n]*\n)*\n+(?=// ----)")
@@ -34,8 +43,9 @@ def specialize(
     choices are written out, and unreachable declarations are dropped. The compiler evaluates the conditions. A branch
     that only some instantiations of a template take is kept. If the text does not compile, nothing is resolved.
 
-    Macros that the result still uses are defined after the opening comment, so the result needs no ``-D``. It compiles
-    to the same machine code as the original with the macros given by ``-D``.
+    Macros that the result still uses are defined after the opening comment, so the result needs no ``-D``. Functions
+    and variables without an execution space, which evokern compiles for the device, are marked ``__device__`` for nvcc.
+    The result compiles to the same machine code as the original with the macros given by ``-D``.
 
     Args:
         text: the source.
@@ -48,15 +58,35 @@ def specialize(
         The specialised source.
     """
     chosen = {name: str(value) for name, value in macros.items()}
-    text = inline_headers(text.replace("\r\n", "\n"), headers or {})
+    named = entry_words(entries)
+    wanted = named.union(*map(preprocessor.words, chosen.values()))
+    text = _inlined(text, headers)
     text = _with_answers(text, chosen, compiler)
-    text = _until_settled(text, lambda current: apply(current, prune_edits(SourceFile("", current))))
-    text = drop_unreferenced(text, entries)
-    return _with_definitions(_tidied(text), chosen)
+    text = _until_settled(text, lambda current: apply(current, prune_edits(SourceFile("", current), wanted)))
+    text = drop_unreferenced(text, entries, wanted)
+    return _with_definitions(_tidied(text), chosen, named)
+
+
+def self_contained(
+    text: str,
+    macros: Mapping[str, str | int],
+    headers: Mapping[str, str] | None = None,
+    entries: Iterable[str] = (),
+) -> str:
+    """Return a kernel's source with its headers and macros inserted and all alternatives kept; arguments as above."""
+    text = _inlined(text, headers)
+    text = apply(text, marking_edits(SourceFile("", text), ()))
+    return _with_definitions(text, {name: str(value) for name, value in macros.items()}, entry_words(entries))
+
+
+def _inlined(text: str, headers: Mapping[str, str] | None) -> str:
+    return inline_headers(
+        unguarded(plain_lines(text)), {name: plain_lines(header) for name, header in (headers or {}).items()}
+    )
 
 
 def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> str:
-    """Write the values that the compiler knows into a text."""
+    """Write the values that the compiler knows into a text, and mark functions with their execution space."""
     unit = SourceFile("", text)
     asked, blocks = questions(unit, macros), conditionals(unit)
     lines = branch_lines(blocks)
@@ -64,8 +94,9 @@ def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> st
         answers = evaluate_questions(unit, expressions, lines, compiler)
         if answers is not None:
             taken = frozenset(lines[number] for number in answers.taken)
-            return apply(text, [*conditional_edits(unit, blocks, taken), *answer_edits(unit, expressions, answers)])
-    return text
+            resolved = [*conditional_edits(unit, blocks, taken), *answer_edits(unit, expressions, answers)]
+            return apply(text, [*resolved, *marking_edits(unit, untaken_spans(unit, blocks, taken))])
+    return apply(text, marking_edits(unit, ()))
 
 
 def _until_settled(text: str, change: Callable[[str], str]) -> str:
@@ -78,39 +109,62 @@ def _until_settled(text: str, change: Callable[[str], str]) -> str:
 
 
 def _tidied(text: str) -> str:
-    """Remove trailing spaces, repeated empty lines, empty lines after an opening brace, and empty sections."""
-    text = re.sub(r"[ \t]+\n", "\n", text)
-    text = re.sub(r"\{\n\n+", "{\n", text)
-    text = re.sub(r"\n{3,}", "\n\n", text)
-    text = _until_settled(text, lambda current: _EMPTY_SECTION.sub(r"\1", current))
-    return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+    """Remove superfluous blank lines and empty sections."""
+    text = squeeze(text)
+    empty = _until_settled(text, lambda current: outside_strings(current, lambda part: _EMPTY_SECTION.sub(r"\1", part)))
+    return squeeze(empty).strip("\n") + "\n"
 
 
-def _with_definitions(text: str, chosen: Mapping[str, str]) -> str:
-    """Define the macros that a text uses after its opening comment."""
+def _with_definitions(text: str, chosen: Mapping[str, str], wanted: Set[str]) -> str:
+    """Define the macros that a text or the names of its kernels use, after its opening comment.
+
+    Args:
+        text: the source.
+        chosen: values of the macros by name; a name may include parameters, as in ``-DF(x)=x``.
+        wanted: words in the names of the kernels.
+    """
     stream = TokenStream(text)
-    defined = {definition.name for definition in preprocessor.definitions(stream) if not definition.guard}
-    named = {token.text for token in stream.tokens if token.kind == "word"}
-    named |= {
-        word for t in stream.tokens if t.kind == "directive" for word in preprocessor.words(directive_body(t.text))
-    }
-    waiting = [name for name in chosen if name in named]
+    named = _undefined_words(stream) | wanted
+    bodies: dict[str, str] = {}
+    for head, value in chosen.items():
+        bodies.setdefault(re.split(r"\W", head, maxsplit=1)[0], value)
+    waiting = [name for name in bodies if name in named]
     needed: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name not in needed and name not in defined:
+        if name not in needed:
             needed.add(name)
-            waiting += [word for word in preprocessor.words(chosen[name]) if word in chosen]
-    if not needed:
-        return text
-    lines = [f"#define {name} {value}".rstrip() for name, value in chosen.items() if name in needed]
-    position = _behind_comment(text, stream)
-    return text[:position] + "\n".join(lines) + "\n\n" + text[position:].lstrip("\n")
+            waiting += [word for word in preprocessor.words(bodies[name]) if word in bodies]
+    lines = [
+        f"#define {head} {value}".rstrip()
+        for head, value in chosen.items()
+        if re.split(r"\W", head, maxsplit=1)[0] in needed
+    ]
+    return _inserted(text, stream, "\n".join(lines)) if lines else text
 
 
-def _behind_comment(text: str, stream: TokenStream) -> int:
-    """Return the offset after the opening comment: after the first empty line before any code, or at the first code."""
+def _undefined_words(stream: TokenStream) -> set[str]:
+    """Return the words of a text, without macros whose first mention is an unconditional definition."""
+    found: set[str] = set()
+    defined: set[str] = set()
+    depth = 0
+    for token in stream.tokens:
+        words = set(preprocessor.words(directive_body(token.text))) if token.kind == "directive" else {token.text}
+        name = token.directive
+        depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(name, 0)
+        if name in ("define", "undef") and depth == 0:
+            own = re.match(r"\w+", directive_body(token.text))
+            defined |= {own.group()} - found if own else set()
+        found |= words - defined
+    return found
+
+
+def _inserted(text: str, stream: TokenStream, lines: str) -> str:
+    """Insert lines after the opening comment: after the first blank line before any code, or directly before it."""
     first = stream.tokens[0].start if stream.tokens else len(text)
-    opening = text[:first]
-    blank = opening.find("\n\n")
-    return blank + 2 if blank >= 0 else text.rfind("\n", 0, first) + 1
+    for found in re.finditer(r"//[^\n]*|/\*[\s\S]*?\*/|\n\n", text[:first]):
+        if found.group() == "\n\n":
+            return f"{text[: found.end()]}{lines}\n\n{text[found.end() :].lstrip(chr(10))}"
+    line = text[:first].rpartition("\n")[2]
+    before = text[:first] + "\n" if line.strip() else text[: first - len(line)]
+    return f"{before}{lines}\n\n{text[len(before.removesuffix(chr(10))) if line.strip() else first - len(line) :]}"

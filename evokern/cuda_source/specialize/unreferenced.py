@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.declarations import CppDeclaration
-from evokern.cuda_source.lexer import directive_body
+from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.layout import Layout, apply
+from evokern.cuda_source.specialize.lines import squeeze
 
 _STORED = frozenset(("__constant__", "__device__", "__managed__", "__shared__"))
 _DROPPABLE = frozenset(("function", "class", "enum", "variable", "alias", "typedef", "using"))
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
-def drop_unreferenced(text: str, entries: Iterable[str] = ()) -> str:
+def entry_words(entries: Iterable[str]) -> frozenset[str]:
+    """Return the identifiers in the names of kernels, for example ``k``, ``T`` and ``silu`` for ``k<T, silu>``."""
+    return frozenset(token.text for entry in entries for token in TokenStream(entry).tokens if token.kind == "word")
+
+
+def drop_unreferenced(text: str, entries: Iterable[str] = (), wanted: Set[str] = frozenset()) -> str:
     """Remove declarations that no kernel uses and macros that nothing uses.
 
     A declaration is kept if its name occurs anywhere in the kept text, so equal names may keep too much but never too
@@ -25,28 +31,36 @@ def drop_unreferenced(text: str, entries: Iterable[str] = ()) -> str:
     Args:
         text: the source.
         entries: names of the launched kernels; empty for all ``__global__`` functions.
+        wanted: further names to keep.
 
     Returns:
         The shorter source.
     """
-    wanted = frozenset(entries)
-    while (shorter := _drop_macros(_drop_declarations(text, wanted))) != text:
+    named = tuple(entries)
+    wanted = wanted | entry_words(named)
+    while (shorter := _drop_macros(_drop_declarations(text, named, wanted), wanted)) != text:
         text = shorter
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return squeeze(text)
 
 
-def _drop_declarations(text: str, entries: frozenset[str]) -> str:
+def _drop_declarations(text: str, entries: tuple[str, ...], wanted: Set[str]) -> str:
     unit = SourceFile("", text)
     macros = preprocessor.macro_words(unit.definitions)
+    conditions = set(wanted).union(*(macros.get(word, ()) for word in wanted))
     mentions = {id(leaf): _words(unit, leaf, macros) for leaf in unit.leaves}
     by_name: dict[str, list[CppDeclaration]] = {}
     for leaf in unit.leaves:
         for name in leaf.names:
             by_name.setdefault(name, []).append(leaf)
-    conditions = {
+    conditions |= {
         word for t in unit.stream.tokens if t.kind == "directive" for word in _condition_words(t.directive, t.text)
     }
-    waiting = [leaf for leaf in unit.leaves if _is_root(unit, leaf, entries) or set(leaf.names) & conditions]
+    pasted = _pasted(unit)
+    waiting = [
+        leaf
+        for leaf in unit.leaves
+        if _is_root(unit, leaf, entries) or set(leaf.names) & conditions or any(map(pasted, leaf.names))
+    ]
     kept: set[int] = set()
     while waiting:
         leaf = waiting.pop()
@@ -74,13 +88,14 @@ def _condition_words(directive: str, text: str) -> frozenset[str]:
     return preprocessor.words(directive_body(text)) if directive in ("if", "elif", "pragma") else frozenset()
 
 
-def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: frozenset[str]) -> bool:
+def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: tuple[str, ...]) -> bool:
     head = {unit.stream.tokens[i].text for i in leaf.head}
     expanded = head | {word for d in unit.definitions if d.name in head for word in preprocessor.words(d.value)}
     if leaf.kind not in _DROPPABLE or "operator" in leaf.names:
         return True
     if leaf.kind == "function" and "__global__" in expanded:
-        return not entries or any(_means(entry, name) for entry in entries for name in leaf.names)
+        named_by_macro = {d.name for d in unit.definitions} & set(leaf.names)
+        return not entries or bool(named_by_macro) or any(_means(e, name) for e in entries for name in leaf.names)
     return leaf.kind == "variable" and bool(expanded & _STORED)
 
 
@@ -91,17 +106,30 @@ def _means(entry: str, name: str) -> bool:
     return entry.partition("<")[0].rpartition("::")[2].strip() == name
 
 
-def _drop_macros(text: str) -> str:
+def _pasted(unit: SourceFile) -> Callable[[str], bool]:
+    """Return a function that returns whether ``##`` in a macro may produce a name."""
+    patterns = set()
+    for definition in unit.definitions:
+        variable = definition.parameters or ()
+        for ends in re.findall(r"(\w*)\s*##\s*(\w*)", definition.value):
+            first, last = ("" if end in variable else re.escape(end) for end in ends)
+            patterns.add(rf"{first}\w*{last}")
+    one = re.compile("|".join(sorted(patterns)))
+    return lambda name: bool(patterns) and one.fullmatch(name) is not None
+
+
+def _drop_macros(text: str, wanted: Set[str]) -> str:
     """Remove macro definitions whose names occur nowhere else."""
     unit = SourceFile("", text)
-    used: set[str] = {token.text for token in unit.stream.tokens if token.kind == "word"}
+    used: set[str] = {token.text for token in unit.stream.tokens if token.kind == "word"} | wanted
     for token in unit.stream.tokens:
         if token.kind == "directive" and token.directive not in ("define", "undef"):
             used |= preprocessor.words(directive_body(token.text))
     bodies = preprocessor.macro_words(unit.definitions)
     used |= {word for name in used for word in bodies.get(name, ())}
     layout = Layout(unit)
-    unused = [d.index for d in unit.definitions if d.name not in used]
+    pasted = _pasted(unit)
+    unused = [d.index for d in unit.definitions if d.name not in used and not pasted(d.name)]
     unused += [
         index
         for index, token in enumerate(unit.stream.tokens)

@@ -1,4 +1,4 @@
-"""Baselines, which are checked by the same gate and timed in graphs of the same kind as candidates."""
+"""Baselines, checked by the same gate and timed in the same kind of graphs as candidates."""
 
 from __future__ import annotations
 

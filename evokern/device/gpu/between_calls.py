@@ -209,7 +209,8 @@ def as_state_failure(verdict: Verdict) -> Verdict:
     """Return a verdict as a failure of the check `state` that includes the original message."""
     message = (
         "the result of the same call depends on the previous contents of shared memory: the kernel reads shared "
-        "memory before writing to it in this call, and finds data from earlier launches. Write to it first, or use a "
+        "memory before writing to it in this call, and finds data from earlier launches. Write to shared memory "
+        "first, or use a "
         f"workspace. {verdict.evidence['message']}"
     )
     found = {**verdict.evidence, "check": "state", "message": message, "found_by": verdict.evidence["check"]}

@@ -120,7 +120,7 @@ class Candidate:
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
         config.sharedMemBytes = launch.shared_bytes
         config.hStream = torch.cuda.current_stream().cuda_stream
-        attributes = _attributes(launch, arguments)
+        attributes = _attributes(launch, arguments, (program, launch.entry) in self.built.cooperative)
         config.attrs = attributes
         config.numAttrs = len(attributes)
         values = [_value(argument, arguments) for argument in launch.args]
@@ -319,8 +319,13 @@ def _value(argument: str | Scalar, arguments: Mapping[str, torch.Tensor]) -> Any
     return ctypes.c_void_p(arguments[argument].data_ptr())
 
 
-def _attributes(launch: Launch, arguments: Mapping[str, torch.Tensor]) -> list[Any]:
+def _attributes(launch: Launch, arguments: Mapping[str, torch.Tensor], cooperative: bool) -> list[Any]:
     attributes: list[Any] = []
+    if cooperative:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        attribute.value.cooperative = 1
+        attributes.append(attribute)
     if launch.clustered:
         attribute = driver.CUlaunchAttribute()
         attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION

@@ -85,12 +85,18 @@ class GraphClock:
         self._sequence, self._around, self._flush = calls, around, flush
         self.pilot_us = self._single_times()
         """Rough times in µs per call, without steps and without overwriting L2."""
+        if min(self.pilot_us) >= LONG_PILOT_US and self.states[-1].capped:
+            # What ran before may have slowed the GPU; then the pilot and all samples would be slow alike.
+            time.sleep(_REST_S)
+            self.pilot_us = self._single_times()
         if min(self.pilot_us) < LONG_PILOT_US:
             self.pilot_us = self._pilot_times(len(calls))
         if min(self.pilot_us) < _SHORT_US:
             # Short calls take about as long as the gap between two graphs.
             self.pilot_us = self._pilot_times(_SHORT_PILOT_FACTOR * len(calls))
         self._call_us = max(min(self.pilot_us), 0.05)
+        if flush is None and self._call_us >= LONG_PILOT_US:
+            self._fastest_us = self._call_us  # the power cap may set in between the pilot and the first sample
         self.calls = calls_per_sample(self._call_us, settings.sample_us, len(calls))
         """Number of calls in the timed graph."""
         if around is not None:
@@ -154,7 +160,7 @@ class GraphClock:
         self._parts[index].replay()
 
     def take(self, count: int, *, sustained: bool = False) -> list[float]:
-        """Return new samples in µs per call; none if the GPU was throttled, unless this persists after retries.
+        """Return new samples in µs per call; none if the GPU was throttled, unless throttling persists after retries.
 
         After samples that a power cap slowed down, the GPU rests; `counted` omits these samples.
 
@@ -178,7 +184,7 @@ class GraphClock:
         return times
 
     def counted(self, samples_us: Sequence[float]) -> list[float]:
-        """Return the samples that count: if a power cap was reported, only those before the cap.
+        """Return the samples that count: if a power cap was reported, only the samples before the cap.
 
         The driver reports the cap a few milliseconds late, so samples of earlier batches are omitted too. After the
         maximum number of rests all samples count, because the GPU does not recover.

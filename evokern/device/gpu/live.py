@@ -21,7 +21,7 @@ from evokern.compile.records import Built
 from evokern.declaration.genes import Config
 from evokern.device._comparison import calibration_of, comparison_note
 from evokern.device._executors import Calibration, Executors
-from evokern.device._first import first_candidate, require_built
+from evokern.device._first import first_candidate, require_built, unbuilt_note
 from evokern.device._gpus import DEPTH, GpuPlan, Gpus, LocalGpus
 from evokern.device._pipeline import COMPILE_DEADLINE_S, EXTERNAL_COMPILE_WAIT_S, CompiledRequest, Pipeline
 from evokern.device.contract import (
@@ -144,7 +144,9 @@ class LiveDevice:
         steps = 3 + times_default + len(named) + others
         task.on_step(StartStep("compiling the default candidate", 0, steps))
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
-        program = require_built(task, built).without_ptx()
+        unbuilt = "" if others else unbuilt_note(task, built, profile)  # several GPUs are compared by the default
+        program = None if unbuilt else require_built(task, built).without_ptx()
+        notes += [unbuilt] if unbuilt else []
         _LOGGER.info("the default candidate is compiled")
         task.on_step(StartStep("starting the GPU worker", 1, steps))
         members.wait_ready(leader)
@@ -153,7 +155,7 @@ class LiveDevice:
         run_single_job(executors, CheckGate(), _START_DEADLINE_S, "the check of the gate")
         _LOGGER.info("the gate distinguishes correct from wrong results")
         self._default_us = task.default_us
-        if times_default:
+        if times_default and program is not None:
             task.on_step(StartStep("timing the default candidate's first launches", 3, steps))
             job = TimeFirstLaunches(first, program)
             what = "timing of the default candidate's first launches"
@@ -171,7 +173,7 @@ class LiveDevice:
         members.keep_spares()
         self._executors = Executors(members)
         first_us: dict[int, list[float]] = {}
-        if others:
+        if others and program is not None:
             task.on_step(StartStep("comparing the GPUs", steps - 1, steps))
             calibration = calibration_of(
                 baselines,
@@ -243,7 +245,7 @@ class LiveDevice:
 
     def _open(self, task: Task, profile: Profile, first: Config) -> tuple[ReportingPool, MemberPool]:
         """Take the GPUs and open the pools."""
-        context = WorkerContext(task.kernel.folder, task.problems, profile)
+        context = WorkerContext.of(task.kernel, task.problems, profile)
         plan = GpuPlan(
             GpuSettings(
                 context=replace(context, profile=self._gpu.profile),
@@ -257,7 +259,7 @@ class LiveDevice:
             task.study.window or self.window,
             EXTERNAL_COMPILE_WAIT_S if task.foreign else math.inf,
         )
-        return self._gpus.open(plan, task.kernel.folder)
+        return self._gpus.open(plan, task.kernel)
 
     def submit(self, request: Request) -> None:
         """Accept one candidate; returns immediately."""

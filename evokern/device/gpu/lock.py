@@ -104,7 +104,7 @@ def _opened(path: Path) -> int:
             descriptor = _open(path, _OPEN | os.O_CREAT | os.O_EXCL)
             os.fchmod(descriptor, 0o644)  # independent of the umask, because others must open it
             return descriptor
-    raise DeviceError(f"cannot open the GPU lock {path}: another process keeps creating and removing it")
+    raise DeviceError(f"cannot open the GPU lock {path}: another process keeps creating and removing this file")
 
 
 def _open(path: Path, flags: int) -> int:
@@ -114,14 +114,16 @@ def _open(path: Path, flags: int) -> int:
         raise
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
-        raise DeviceError(f"cannot open the GPU lock {path}: {why}; ask {_owned(path)} to remove it") from error
+        raise DeviceError(f"cannot open the GPU lock {path}: {why}; ask {_owned(path)} to remove the file") from error
 
 
 def _plain(descriptor: int, path: Path) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise DeviceError(f"cannot open the GPU lock {path}: it is not a regular file; ask {_owned(path)} to remove it")
+    raise DeviceError(
+        f"cannot open the GPU lock {path}: it is not a regular file; ask {_owned(path)} to remove the file"
+    )
 
 
 def _owned(path: Path) -> str:

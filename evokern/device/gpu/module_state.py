@@ -80,7 +80,7 @@ class ModuleState:
         self._regions = [_region(group) for group in _groups(placed) if any(one.variable.used for one in group)]
 
     def restore(self) -> None:
-        """Enqueue the initial values of the declared variables, as part of a call.
+        """Enqueue, as part of a call, the copies that reset the declared variables to their initial values.
 
         Raises:
             RunFailed: the driver reports an error.

@@ -79,7 +79,7 @@ class StepsAround:
             self.kernel.enqueue(self.timed, *step)
 
     def after(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
-        """Register the outputs of the call that was just enqueued; None if it wrote into the given buffers."""
+        """Register the outputs of the call that was just enqueued; None if the call wrote into the given buffers."""
         self.timed.captured(index, outputs)
 
 

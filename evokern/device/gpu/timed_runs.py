@@ -1,4 +1,4 @@
-"""Timed runs on the GPU: calls of a candidate or baseline on separate buffers, and a clock for them."""
+"""Timed runs on the GPU: calls of a candidate or baseline on separate buffers, and a clock for these calls."""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ import contextlib
 import fcntl
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from cuda.bindings import driver
@@ -336,7 +337,7 @@ class GpuWorker:
                 runner.run(calls(checked, launches))
                 verdict = judge(checked, checked.verify(), deterministic=False, problem=problem)
                 if not verdict.passed:
-                    return BaselineResult(baseline.name, error=f"wrong: {verdict.evidence['message']}")
+                    return BaselineResult(baseline.name, error=_rejection(verdict.evidence))
                 bench = self._runs.bench(tensors, problem)
                 sequence = [baseline_call(baseline, problem, call.arguments) for call in calls(bench, launches)]
                 clock = self._runs.clock(sequence, bench, baseline.name)
@@ -344,11 +345,12 @@ class GpuWorker:
                 measurement = measure([clock], self._settings.timing)
                 fault = clock.fault()
                 if fault is not None:
-                    return BaselineResult(baseline.name, error=f"wrong: {fault['message']} at {problem}")
+                    return BaselineResult(baseline.name, error=f"{_rejection(fault)} at {problem}")
                 timings += timings_of(measurement, [clock])
             return BaselineResult(baseline.name, tuple(timings))
         except RunFailed as failure:
-            return BaselineResult(baseline.name, error=str(failure))
+            reason = failure.message or failure.evidence.get("error") or failure.evidence.get("check", "")
+            return BaselineResult(baseline.name, error=f"{failure.outcome.value}: {reason}")
         except Exception as error:
             # A backend may report an unsupported problem with an exception of any class.
             broken = context_error()
@@ -388,3 +390,10 @@ def _clear(bench: BufferSet) -> None:
 class _NullRunner:
     def run(self, calls: Sequence[object]) -> None:
         return
+
+
+def _rejection(evidence: Mapping[str, Any]) -> str:
+    """Return why the gate rejected a baseline: the check, its largest error and the message."""
+    over = evidence.get("over")
+    largest = "" if over is None else f", largest error {float(over):.3g} × the tolerance"
+    return f"wrong (check {evidence['check']}{largest}): {evidence['message']}"

@@ -37,7 +37,7 @@ def load_recording(path: str | Path) -> Any:
                 raise DeviceError(
                     f"recording {path} unpacks to more than {MOST_BYTES:,} bytes, the limit for a recording"
                 )
-        content = json.loads(raw, object_pairs_hook=_each_once)
+        content = _parsed(raw)
         if _LONE.search(raw):
             json.dumps(content, ensure_ascii=False).encode()  # rejects unpaired surrogates, which SQLite cannot store
         return content
@@ -53,12 +53,31 @@ def load_recording(path: str | Path) -> Any:
         raise DeviceError(f"recording {path} nests lists or objects too deeply to be read") from error
 
 
+def _parsed(raw: bytes) -> Any:
+    """Parse a recording; a Kernel Tuner cache that is still open after a complete record is closed.
+
+    Kernel Tuner appends to a cache during a search and closes the file when it ends.
+    """
+    try:
+        return json.loads(raw, object_pairs_hook=_each_once)
+    except ValueError as error:
+        text = raw.decode("utf-8", errors="replace")
+        if not ('"tune_params"' in text and '"cache"' in text):
+            raise
+        record = text.rstrip(" \r\n\t,")
+        try:
+            return json.loads(record + "}}", object_pairs_hook=_each_once)
+        except ValueError:
+            remedy = "if a search was interrupted, delete the incomplete configuration at the end of the file"
+            raise ValueError(f"{error}; {remedy}") from error
+
+
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object as a dict; repeated keys are an error because one value would be lost silently."""
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} occurs twice in one object; keep one")
+        raise ValueError(f"the key {twice!r} occurs twice in one object; keep one of the two entries")
     return found
 
 

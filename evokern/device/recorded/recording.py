@@ -12,6 +12,8 @@ configuration that failed to compile, to run or to be correct is a failure that 
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from evokern.device.recorded.table import FORMAT, Table, measured, table_of
 from evokern.errors import DeviceError, EvokernError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.trial import Evaluation, Outcome
+from evokern.wording import count_noun
 
 FORMATS = (FORMAT, "Kernel Tuner cache (tune_params, cache)", "T4 (results)")
 """Formats that `read_recording` reads."""
@@ -56,6 +59,7 @@ def read_recording(path: str | Path) -> Table:
                 raise DeviceError(f"recording {path}: {error}") from error
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise DeviceError(f"recording {path} is malformed: {type(error).__name__}: {error}") from error
+            _note_left_out(path, found)
             if found.optimum_us is None:
                 raise DeviceError(f"recording {path} has no measured configuration")
             return found
@@ -75,6 +79,8 @@ class Rows:
     """Configuration → result; the first record of a configuration counts."""
     seconds: dict[Config, float] = field(default_factory=dict)
     """Configuration → seconds of its evaluation."""
+    left_out: list[str] = field(default_factory=list)
+    """Configurations whose time is impossible, each with the time."""
     foreign: bool = True
     """Whether contradictory records are an error; evokern's own searches may repeat a configuration."""
 
@@ -94,7 +100,7 @@ class Rows:
         elif self.foreign and (known.outcome, known.time_us) != (answer.outcome, answer.time_us):
             raise DeviceError(
                 f"{where} has the result {_said(answer)} for {dict(config)}, but an earlier record has "
-                f"{_said(known)}; keep one of them"
+                f"{_said(known)}; keep one of the two records"
             )
 
     def genes(self, declared: Mapping[str, Sequence[Any]]) -> tuple[Gene, ...]:
@@ -164,11 +170,15 @@ def _from_kernel_tuner(name: str, content: Mapping[str, Any]) -> Table:
     rows = Rows(names)
     for key, record in content["cache"].items():
         where = f"configuration {key}"
+        if _is_impossible(record["time"]):
+            rows.left_out.append(f"{key}: {record['time']!r}")
+            continue
         answer = _kernel_tuner_answer(where, record)
         if answer is not None:
             rows.add(where, record, answer)
     chip = chip_of_model(str(content.get("device_name") or ""))
-    return Table(name, rows.genes(declared), rows.answers, chip, None, rows.seconds)
+    made = Table(name, rows.genes(declared), rows.answers, chip, None, rows.seconds)
+    return replace(made, left_out=tuple(rows.left_out))
 
 
 def _kernel_tuner_answer(where: str, record: Mapping[str, Any]) -> Evaluation | None:
@@ -179,7 +189,9 @@ def _kernel_tuner_answer(where: str, record: Mapping[str, Any]) -> Evaluation | 
     time_ms = record["time"]
     if not isinstance(time_ms, str) and number_of(f"{where}: its time", time_ms, zero=False) < NOT_A_TIME:
         samples = [
-            1000.0 * number_of(f"{where}: one of its times", sample, zero=False) for sample in record.get("times") or ()
+            1000.0 * number_of(f"{where}: one of its times", sample, zero=False)
+            for sample in record.get("times") or ()
+            if not _is_impossible(sample)
         ]
         answer = measured(1000.0 * time_ms, samples_us=samples)
     elif time_ms == "InvalidConfig":
@@ -197,7 +209,12 @@ def _seconds(what: str, value: Any, unit: float) -> float:
     Raises:
         DeviceError: the value is not a duration.
     """
-    return 0.0 if value is None else number_of(what, value) * unit
+    return 0.0 if value is None or _is_impossible(value) else number_of(what, value) * unit
+
+
+def _is_impossible(value: Any) -> bool:
+    """Return whether a recorded time is a number that no clock measures: zero, negative, infinite or NaN."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 < value < math.inf
 
 
 def _said(answer: Evaluation) -> str:
@@ -228,6 +245,10 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
         unknown = [gene for gene in result["configuration"] if gene not in names]
         if unknown:
             raise DeviceError(f"{where} has the unknown gene {unknown[0]!r}: {suggestion(unknown[0], names)}")
+        impossible = [] if own else _impossible_times(result)
+        if impossible:
+            rows.left_out.append(f"{where}: {impossible[0]!r}")
+            continue
         answer = _t4_answer(where, result, SECONDS[timeunit])
         if answer is not None:
             rows.add(where, result["configuration"], answer)
@@ -239,9 +260,33 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
     kernel = kernel_recorded(str(own.get("kernel", "")), str(own.get("device", "")))
     found = Table(own.get("study") or name, genes, rows.answers, chip, baseline_us, rows.seconds, predicted, kernel)
     if not own:
-        return found
+        return replace(found, left_out=tuple(rows.left_out))
     visited = {tuple(result["configuration"].items()) for result in results}
     return replace(found, visited=len(visited), searched_by=str(own.get("sampler", "")))
+
+
+def _impossible_times(result: Mapping[str, Any]) -> list[Any]:
+    """Return the impossible times from which a T4 result's time would be computed."""
+    if result.get("invalidity") != "correct":
+        return []
+    named = [m["value"] for m in result.get("measurements") or () if m["name"] == "time"]
+    times = named if named and isinstance(named[0], int | float) else (result.get("times") or {}).get("runtimes") or ()
+    return [time for time in times if _is_impossible(time)]
+
+
+def _note_left_out(path: Path, table: Table) -> None:
+    """Warn once about the configurations of a recording that were left out."""
+    if table.left_out and (path, table.left_out) not in _noted:
+        _noted.add((path, table.left_out))
+        _LOGGER.warning(
+            "recording %s: left out %s whose time is not a positive number (%s)", path,
+            count_noun(len(table.left_out), "configuration"),
+            ", ".join(table.left_out[:3]) + (", …" if len(table.left_out) > 3 else ""),
+        )  # fmt: skip
+
+
+_LOGGER = logging.getLogger("evokern")
+_noted: set[tuple[Path, tuple[str, ...]]] = set()
 
 
 def _own_genes(own: Mapping[str, Any]) -> tuple[Gene, ...]:

@@ -58,6 +58,8 @@ class Table:
     """Distinct configurations that the recorded search tried, including infeasible ones; None without a search."""
     searched_by: str = ""
     """Sampler of that search."""
+    left_out: tuple[str, ...] = ()
+    """Configurations that were left out because their time is impossible, each with the time."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
@@ -172,7 +174,7 @@ def table_of(table: Mapping[str, Any]) -> Table:
         chosen = {gene.name: _indexed(where, gene, index) for gene, index in zip(genes, indices, strict=True)}
         config = Config(chosen)
         if config in answers:
-            raise DeviceError(f"{where} repeats the configuration {chosen} of an earlier row; keep one of them")
+            raise DeviceError(f"{where} repeats the configuration {chosen} of an earlier row; keep one of the two rows")
         answers[config] = _answer(where, row[len(genes) :], table["constraints"])
     baseline = table.get("baseline_us")
     baseline_us = None if baseline is None else number_of("baseline_us", baseline, zero=False)

@@ -1,4 +1,4 @@
-"""Coverage of outputs by a launch, extrapolated from some of its blocks or counted from all of them.
+"""Coverage of outputs by a launch, counted from all blocks or extrapolated from some blocks.
 
 The class of a block is its position along each axis of the grid: first, last, or between. Blocks of a class with full
 tiles write equally many elements, and no two blocks write the same element. If the sampled blocks confirm this, the sum

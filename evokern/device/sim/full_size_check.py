@@ -2,7 +2,8 @@
 
 The gate checks small problems completely. The effect of the full grid, the arguments and the number of tiles shows only
 on the study's own problem. So some blocks run there: one of each class, including corners and edges, and blocks at
-random places. The places depend on the study's secret and the machine code, so no source can know them.
+random places. The places depend on the study's secret and the machine code, so no source can know them. These blocks
+run under the sanitizer: a race may need more rounds of a loop than any small problem takes.
 `evokern.device.sim.coverage` derives from the written elements whether the launch covers its outputs.
 
 A possible new best runs all blocks if the problem fits a fixed instruction budget. Otherwise it runs as many further
@@ -26,6 +27,7 @@ from evokern.declaration.render import render
 from evokern.declaration.small_problems import runnable
 from evokern.device.sim import coverage
 from evokern.device.sim.full_size_runs import (
+    SANITIZED_INSTRUCTIONS,
     WHOLE_INSTRUCTIONS,
     CandidateCall,
     FullSizeResult,
@@ -38,6 +40,8 @@ from evokern.simt.clusters.layout import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
 """Budget in warp instructions for a candidate that has dependent blocks and would not be the best."""
+SAMPLED_INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
+"""Maximum number of warp instructions of one sample of blocks. If it needs more, only a scaled-down problem runs."""
 DRAWN_AT_ONCE = 32
 """Number of blocks in a further sample. If a quarter of all blocks behave differently, the sample misses them with a
 probability below 0.75^32 = 1e-4."""
@@ -100,7 +104,7 @@ class OwnProblemCheck:
     def drawn(
         self, config: Config, built: Built, problem: Problem, most: int
     ) -> tuple[ProblemBuffers, list[tuple[int, ...]]]:
-        """Return initialised buffers, and for each launch some blocks at places that depend on the study's secret.
+        """Return initialised buffers and, for each launch, some blocks chosen by means of the study's secret.
 
         Args:
             config: configuration of the candidate.
@@ -119,12 +123,17 @@ class OwnProblemCheck:
         cost = sum(each * launch.blocks for each, launch in zip(instructions, call.launches, strict=True))
         if not independent(call.tensors, call.program, call.launches):
             if cost <= max(most, CANDIDATE_INSTRUCTIONS):
-                return self._runs.whole(call)
+                return self._runs.whole(call, sanitize=cost <= SANITIZED_INSTRUCTIONS)
             return self._scaled(config, call, cost, max(most, CANDIDATE_INSTRUCTIONS))
-        if cost <= most:
-            return self._runs.whole(call)
+        if cost <= min(most, SANITIZED_INSTRUCTIONS):
+            return self._runs.whole(call, sanitize=True)
         blocks = call.sampled(rng)
-        found = self._runs.sampled(call, blocks)
+        if instructions[0] * len(blocks) > SAMPLED_INSTRUCTIONS:
+            return self._scaled(config, call, cost, max(most, CANDIDATE_INSTRUCTIONS))
+        sanitize = len(blocks) * instructions[0] <= SANITIZED_INSTRUCTIONS
+        found = self._runs.sampled(call, blocks, sanitize=sanitize)
+        if found.fault_evidence is None and cost <= most:
+            return self._runs.whole(call)
         if found.fault_evidence is not None:
             return found
         if not found.covered:
@@ -144,6 +153,8 @@ class OwnProblemCheck:
         if cost <= WHOLE_INSTRUCTIONS:
             return self._runs.whole(call)
         ran = call.sampled(rng)
+        if cost / call.blocks * (DRAWN_AT_ONCE + len(ran)) > SAMPLED_INSTRUCTIONS:
+            return self._and_scaled(config, call, cost, most, found)
         more = self._runs.sampled(call, call.drawn(DRAWN_AT_ONCE, rng, known=ran))
         if more.fault_evidence is not None:
             return more
@@ -171,11 +182,11 @@ class OwnProblemCheck:
         work = max(flops(call.problem), 1.0)
         rendered = render(self._kernel, config, call.problem)
         for problem in self.smaller(config, call.problem):
-            if cost * flops(problem) / work > most or not has_reference(
-                self._kernel, problem, tensors_of(self._kernel, config, problem)
-            ):
+            estimate = cost * flops(problem) / work
+            if estimate > most or not has_reference(self._kernel, problem, tensors_of(self._kernel, config, problem)):
                 continue
-            whole = self._runs.whole(self._runs.call(config, problem, (rendered, call.program)), problem)
+            smaller = self._runs.call(config, problem, (rendered, call.program))
+            whole = self._runs.whole(smaller, problem, sanitize=estimate <= SANITIZED_INSTRUCTIONS)
             return replace(whole, blocks=0, of=call.blocks, coverage={}, judged=False, ran=())
         return FullSizeResult(None, 0, call.blocks)
 

@@ -22,10 +22,11 @@ from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Toleranc
 from evokern.declaration.render import Rendered, render
 from evokern.device.sim import coverage
 from evokern.device.sim.coverage import Coverage
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import Ran
 from evokern.device.sim.stage import ProblemBuffers, has_reference
+from evokern.errors import UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.clusters.layout import Cluster, cluster_numbers
@@ -36,8 +37,10 @@ from evokern.study.trial import Outcome
 WHOLE_INSTRUCTIONS = 15_000_000
 """Instruction budget of a new best on the study's problem, in warp instructions: about ten seconds on one core. A core
 executes 1.0 to 4.2 million per second, depending on the number of lanes that run together."""
-LIMIT_ROOM = 2
-"""Multiple of `WHOLE_INSTRUCTIONS` that a batch of blocks may issue beyond the study's limit for a few blocks."""
+LEAST_LIMIT = 2 * WHOLE_INSTRUCTIONS
+"""Smallest instruction limit of a batch of blocks, so that a run within the budget ends."""
+SANITIZED_INSTRUCTIONS = 1_500_000
+"""Maximum number of warp instructions of blocks that a candidate's check on a problem runs under the sanitizer."""
 COUNTED = 2
 """Number of blocks to count on a problem without a prediction."""
 
@@ -162,18 +165,25 @@ class OwnProblemRuns:
         Raises:
             RunFailed: a block crashed or hung.
         """
-        stage, each, limit = self._stage(call), [], self._simulation.instruction_limit
+        stage, each, limit = self._stage(call), [], self._simulation.long_limit
         call.program.restore(stage.memory, every=True)
         for launch in call.launches:
             blocks = call.program.sample_blocks(launch, COUNTED)
             result = call.program.launch(
                 launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False, count=True
             )
-            if result.findings:
-                raise failure(result.fatal or result.findings[0], limit, call.problem)
+            require_no_fault(result, launch, limit, call.problem, blocks=len(blocks))
             assert result.counters is not None  # count=True was passed
             each.append(float(result.counters.warp_instructions.sum()) / len(blocks))
         return each
+
+    def instructions(self, config: Config, problem: Problem) -> float | None:
+        """Return the warp instructions of a candidate on a problem, estimated from a few blocks; None if unknown."""
+        try:
+            call = self.call(config, problem, None)
+            return sum(each * one.blocks for each, one in zip(self.counted(call), call.launches, strict=True))
+        except (RunFailed, UsageError):
+            return None
 
     def sampled(
         self,
@@ -181,6 +191,8 @@ class OwnProblemRuns:
         blocks: tuple[int, ...],
         known: Sequence[int] = (),
         covered: Mapping[str, Coverage] | None = None,
+        *,
+        sanitize: bool = False,
     ) -> FullSizeResult:
         """Run some blocks of a candidate with one launch and independent blocks.
 
@@ -189,13 +201,14 @@ class OwnProblemRuns:
             blocks: linear ids of the blocks; whole clusters.
             known: blocks that ran before and count as run.
             covered: known coverage of each output; None derives it from these blocks.
+            sanitize: also look for races and uninitialised data.
 
         Raises:
-            RunFailed: a block crashed or hung.
+            RunFailed: a block crashed or hung, or the sanitizer found an error.
         """
         stage, (launch,) = self._stage(call), call.launches
         with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
-            ran = self._run(call, stage, blocks)
+            ran = self._run(call, stage, blocks, sanitize=sanitize)
         found = dict(covered or {})
         cluster = call.program.cluster(launch)
         of_block, grid = cluster_numbers(launch.grid, cluster.extent), cluster.grid_of(launch.grid)
@@ -209,19 +222,20 @@ class OwnProblemRuns:
         against = _wrong(message, call.problem) if message else None
         return FullSizeResult(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
-    def whole(self, call: CandidateCall, scaled: Problem | None = None) -> FullSizeResult:
+    def whole(self, call: CandidateCall, scaled: Problem | None = None, *, sanitize: bool = False) -> FullSizeResult:
         """Run all blocks of all launches.
 
         Args:
             call: the candidate.
             scaled: the scaled-down problem of the call; None for one of the study's problems.
+            sanitize: also look for races and uninitialised data.
 
         Raises:
-            RunFailed: a block crashed or hung.
+            RunFailed: a block crashed or hung, or the sanitizer found an error.
         """
         stage = self._stage(call)
         with recording(stage.memory, WriteRecord(stage.memory, by_block=False)) as record:
-            ran = self._run(call, stage, None)
+            ran = self._run(call, stage, None, sanitize=sanitize)
         marks = stage.written(record)
         found = {
             name: Coverage(int(marks[name].sum()), tensor.elements, certain=True)
@@ -258,17 +272,18 @@ class OwnProblemRuns:
     def _stage(self, call: CandidateCall) -> ProblemBuffers:
         return self.buffers(call.problem, call.tensors)
 
-    def _run(self, call: CandidateCall, stage: ProblemBuffers, blocks: tuple[int, ...] | None) -> tuple[Ran, ...]:
+    def _run(
+        self, call: CandidateCall, stage: ProblemBuffers, blocks: tuple[int, ...] | None, *, sanitize: bool
+    ) -> tuple[Ran, ...]:
         ran = []
         call.program.restore(stage.memory, every=True)
         for number, launch in enumerate(call.launches):
             # The limit applies to a batch of blocks. Blocks of the expected average size end well before it.
-            limit = self._simulation.instruction_limit + LIMIT_ROOM * WHOLE_INSTRUCTIONS
+            limit = max(self._simulation.long_limit, LEAST_LIMIT)
             result = call.program.launch(
-                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
+                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=sanitize
             )
-            if result.findings:
-                raise failure(result.fatal or result.findings[0], limit, call.problem)
+            require_no_fault(result, launch, limit, call.problem, blocks=None if blocks is None else len(blocks))
             ran.append(Ran(number, blocks, result.warp_instructions))
         return tuple(ran)
 

@@ -18,7 +18,7 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
-from evokern.device.sim.failure import described
+from evokern.device.sim.failure import described, is_too_large
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
@@ -60,7 +60,7 @@ class FailureLines:
             return work(built)
         except RunFailed as failed:
             finding = failed.evidence.get("finding")
-            if finding is None or finding["line"]:
+            if finding is None or finding["line"] or is_too_large(failed):
                 raise
             pattern = finding["kind"], self._outer(config)
             if pattern not in self._known:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from evokern.compile.build import tensors_of
+from evokern.compile.launch_attributes import grid_excess
 from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import is_too_large, require_no_fault, waits_outside
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
-from evokern.errors import InternalError
+from evokern.errors import GridTooLargeError, InternalError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
@@ -110,6 +112,7 @@ class Predictor:
         *,
         stage: ProblemBuffers | None = None,
         blocks: Sequence[tuple[int, ...]] = (),
+        wanted: int | None = None,
     ) -> Predicted:
         """Predict the time of a candidate on a problem.
 
@@ -120,6 +123,7 @@ class Predictor:
             limit_us: time above which the prediction stops.
             stage: buffers to use instead of the predictor's own.
             blocks: blocks to count for each launch, which may be idle; by default an evenly spread sample.
+            wanted: number of blocks to count instead of the study's, with the instruction limit for long launches.
 
         Raises:
             RunFailed: the candidate crashed, hung, or is slower than the limit.
@@ -131,12 +135,13 @@ class Predictor:
         stage.reset()  # removes results of the previous candidate
         program.restore(stage.memory, every=True)
         counted = (
-            [program.cluster(one).whole(one.grid, of) for one, of in zip(launches, blocks, strict=True)]
+            [program.whole(one, of) for one, of in zip(launches, blocks, strict=True)]
             if blocks
-            else [program.sample_blocks(one, self._simulation.blocks) for one in launches]
+            else [program.sample_blocks(one, wanted or self._simulation.blocks) for one in launches]
         )
+        most = self._simulation.long_limit if wanted else self._simulation.instruction_limit
         parts = tuple(
-            self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
+            self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us, most)
             for launch, chosen in zip(launches, counted, strict=True)
         )
         fault = stage.fault(self._kernel, self._tolerance, idle=bool(blocks)) if judged else None
@@ -144,6 +149,40 @@ class Predictor:
             timemodel.predict_memset(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors)
         )
         return Predicted(timemodel.total((*(part.prediction for part in parts), *fills)), parts, fault, fills)
+
+    def predict_long(
+        self,
+        config: Config,
+        built: Built,
+        problem: Problem,
+        limit_us: float | None = None,
+        settled: Callable[[RunFailed], RunFailed] = lambda failed: failed,
+    ) -> Predicted:
+        """Predict the time of a candidate whose sample of blocks may exceed the instruction limit.
+
+        If it does, one block is counted; if the blocks may wait for each other, all blocks are counted together.
+
+        Args:
+            config: configuration of the candidate.
+            built: programs of the candidate.
+            problem: one of the problems that it was built for.
+            limit_us: time above which the prediction stops.
+            settled: function that decides whether a candidate that exceeds the limit hung.
+
+        Raises:
+            RunFailed: the candidate crashed, hung, is slower than the limit, or is too large even for one block.
+        """
+        try:
+            return self.predict(config, built, problem, limit_us)
+        except RunFailed as failed:
+            first = settled(failed)
+            if not is_too_large(first):
+                raise first from None
+        try:
+            wanted = sys.maxsize if waits_outside(first) else 1
+            return self.predict(config, built, problem, limit_us, wanted=wanted)
+        except RunFailed as failed:
+            raise settled(failed) from None
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
@@ -154,12 +193,13 @@ class Predictor:
 
     def _launch(
         self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, blocks: tuple[int, ...],
-        limit_us: float | None,
+        limit_us: float | None, most: int,
     ) -> PredictedLaunch:  # fmt: skip
         chip = self._chip
-        limit = self._instruction_limit(launch, len(blocks), limit_us)
-        if len(blocks) > self._simulation.blocks:  # the study's limit applies to its own number of blocks
-            limit *= -(-len(blocks) // self._simulation.blocks)
+        limit = self._instruction_limit(launch, len(blocks), limit_us, most)
+        timed = limit < most
+        if len(blocks) > self._simulation.blocks and most == self._simulation.instruction_limit:
+            limit *= -(-len(blocks) // self._simulation.blocks)  # the limit applies to the study's number of blocks
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
         resident, cluster = max(blocks_per_sm(use, launch, chip), 1), program.cluster(launch)
@@ -179,31 +219,38 @@ class Predictor:
             )
 
         def too_slow(counters: Counters) -> bool:
-            """Return whether the counters so far exceed the limit; every component of the time grows with them."""
+            """Return whether the counters so far imply a time above the limit; no time component can decrease."""
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
-        def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
-            result = program.launch(
-                launch, stage.buffers, stage.memory,
-                instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
-            )  # fmt: skip
+        def run(chosen: tuple[int, ...], limit: int, enough: Callable[[Counters], bool] | None) -> Counters:
+            try:
+                result = program.launch(
+                    launch, stage.buffers, stage.memory,
+                    instruction_limit=limit, blocks=chosen, sanitize=False, count=True, enough=enough,
+                )  # fmt: skip
+            except GridTooLargeError as error:  # the exact limit of this chip
+                excess = grid_excess(launch, resident, chip)
+                raise RunFailed(Outcome.INFEASIBLE, excess.evidence if excess else error.evidence) from None
             if result.ended and limit_us is not None:
                 raise _slow(f"part of a block's work alone takes longer than {limit_us:.3g} µs")
             if result.fatal is not None:
-                if result.hung and limit_us is not None and most < self._simulation.instruction_limit:
+                if result.over_limit and timed:
                     raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
-                raise failure(result.fatal, most, stage.problem)
+                require_no_fault(result, launch, limit, stage.problem, blocks=len(chosen))
             if result.counters is None:
                 raise InternalError("the PTX machine returned no counters")
             return result.counters
 
         counters = run(blocks, limit, None if limit_us is None else too_slow)
+        excess = grid_excess(launch, resident, chip) if program.needs_whole_grid(launch) else None
+        if excess is not None:
+            raise RunFailed(Outcome.INFEASIBLE, excess.evidence)
         latencies = latencies_of(chip)
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         entry = program.entry(launch)
         timeline = Timeline(
-            entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
-            holds(entry, counters, chip),
+            entry, latencies, counters.conflicts() | counters.sleeps(chip.clock_mhz),
+            latencies.l2 if in_l2 else latencies.dram, holds(entry, counters, chip),
             demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)),
             products_wait=use.products_wait,
         )  # fmt: skip
@@ -221,26 +268,27 @@ class Predictor:
             # The blocks ended within the limit. A batch that runs them again with others needs a proportionally larger
             # one.
             lines = spread.line_blocks(launch.grid)
-            chosen = cluster.whole(launch.grid, lines)
-            with stage.undisturbed():
-                more = run(chosen, limit * len(chosen), None)
+            chosen, more = program.whole(launch, lines), counters
+            if not set(chosen) <= set(counters.blocks):
+                with stage.undisturbed():
+                    more = run(chosen, limit * len(chosen), None)
             every = spread.block_runs(entry, more)
             at = [more.blocks.index(block) for block in lines]
-            if spread.predicts_samples(launch.grid, every[at], blocks, runs):
+            if spread.predicts_samples(launch.grid, every[at], counters.blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, warps, ranks=ranks).blocks]
                 instructions = spread.extrapolated(launch.grid, every[at].sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 
-    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
-        """Return the instruction limit at which issuing alone takes as long as the time limit."""
+    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None, most: int) -> int:
+        """Return the instruction limit at which issuing alone takes as long as the time limit; at most `most`."""
         if limit_us is None:
-            return self._simulation.instruction_limit
+            return most
         warps = -(-launch.threads // 32)
         share = -(-launch.blocks // self._chip.sms)
         of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
         # The limit is doubled because it also counts PTX instructions that are free in the time model.
-        return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
+        return min(most, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
 
 
 def filled_bytes(built: Built, problem: Problem, tensors: Mapping[str, Tensor]) -> Iterator[int]:

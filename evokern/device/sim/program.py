@@ -1,4 +1,4 @@
-"""A candidate's program for the PTX machine: rendered, compiled with line information, parsed and launched.
+"""Program of a candidate for the PTX machine: rendering, compilation with line information, parsing, launches.
 
 Everything that runs a kernel without a GPU uses this module: the simulated device's gate, predicted times, sampled
 blocks, `sanitize`, `diagnose`, `fuzz` and `profile`. Other modules create the buffers, because they need torch
@@ -8,7 +8,7 @@ blocks, `sanitize`, `diagnose`, `fuzz` and `profile`. Other modules create the b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,11 +23,15 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Scalar, bfloat16_bits
 from evokern.declaration.render import Rendered, source_of
 from evokern.declaration.state import State
+from evokern.events import step
 from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
+from evokern.simt.arguments import place_data
 from evokern.simt.clusters.layout import Cluster, cluster_of
+from evokern.simt.launch import BATCH_LANES
 from evokern.simt.time_model.prediction import sample_blocks
+from evokern.wording import count_noun
 
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
 """Arguments of a launch by the names in its `args`; a `Scalar` in `args` needs no entry."""
@@ -80,9 +84,23 @@ class SimulatedProgram:
         cluster.require_whole(launch.grid, function.name)
         return cluster
 
+    def needs_whole_grid(self, launch: Launch) -> bool:
+        """Return whether the blocks of a launch must all run at once, because they wait for each other."""
+        return self.module.needs_whole_grid(self.symbols[launch.entry])
+
+    def whole(self, launch: Launch, blocks: Iterable[int]) -> tuple[int, ...]:
+        """Return the blocks that must run so that the given ones end: whole clusters, or the whole grid."""
+        everyone = range(launch.blocks) if self.needs_whole_grid(launch) else blocks
+        return self.cluster(launch).whole(launch.grid, everyone)
+
     def sample_blocks(self, launch: Launch, wanted: int) -> tuple[int, ...]:
-        """Return about `wanted` blocks, spread evenly over a launch's grid as whole clusters, at least two of them."""
+        """Return about `wanted` blocks spread evenly over a launch's grid: whole clusters, at least two of them.
+
+        If the blocks wait for each other, the sample is the whole grid.
+        """
         cluster = self.cluster(launch)
+        if self.needs_whole_grid(launch):
+            return self.whole(launch, ())
         numbers = sample_blocks(launch.blocks // cluster.blocks, max(-(-wanted // cluster.blocks), min(wanted, 2)))
         return cluster.members(launch.grid, numbers)
 
@@ -143,6 +161,7 @@ class SimulatedProgram:
         until_fatal: bool = False,
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
+        record_paths: bool = False,
     ) -> simt.LaunchResult:
         """Run one launch.
 
@@ -151,24 +170,41 @@ class SimulatedProgram:
             arguments: values of the named arguments.
             memory: memory of the buffers.
             instruction_limit: warp instructions of a batch of blocks after which it counts as hung.
-            blocks: linear ids of the blocks to run, plus the rest of their clusters; None for all.
+            blocks: linear ids of the blocks to run, plus the rest of their clusters; None for all. If they wait for
+                other blocks, all blocks run.
             sanitize: check for races, uninitialised data and unwaited copies. Bounds and alignment are always checked.
             past_misaligned: skip a misaligned access and continue.
             until_fatal: stop at the first finding that would stop the launch on a GPU.
             count: count wavefronts, sectors and instructions.
             enough: called from time to time with the counters so far; True stops the launch.
+            record_paths: record the rounds of loops and the sides of branches.
 
         Raises:
             SourceError: the entry point uses an unsupported feature.
             UsageError: the arguments do not match the entry point, or the shape is impossible.
         """
-        return simt.launch(
-            self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
-            memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
-            architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize,
-            past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
-            constants=[_constants(arguments)], chip=self.chip,
-        )  # fmt: skip
+
+        def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:
+            with step(_simulating(launch, blocks)):
+                return simt.launch(
+                    self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
+                    memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
+                    architecture=self.architecture, instruction_limit=limit, blocks=blocks, sanitize=sanitize,
+                    past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
+                    constants=[_constants(arguments)], chip=self.chip, record_paths=record_paths,
+                )  # fmt: skip
+
+        if blocks is None or not self.entry(launch).polls:
+            return run(blocks, instruction_limit)
+        place_data(self.entry(launch), self.module, memory, 1)
+        before = [(buffer, buffer.read()) for buffer in memory.buffers if buffer.writable]
+        result = run(blocks, instruction_limit)
+        if not result.waits_outside:
+            return result
+        for buffer, data in before:
+            buffer.write(data)
+        of_batch = min(launch.blocks, max(BATCH_LANES // launch.threads, 1))
+        return run(None, instruction_limit * -(-of_batch // max(len(blocks), 1)))
 
     def launch_many(
         self,
@@ -179,6 +215,7 @@ class SimulatedProgram:
         instruction_limit: int,
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
+        record_paths: bool = False,
     ) -> list[simt.LaunchResult]:
         """Run a launch once for each set of arguments, concurrently and without counters.
 
@@ -189,6 +226,7 @@ class SimulatedProgram:
             instruction_limit: as for `launch`.
             blocks: as for `launch`.
             sanitize: as for `launch`.
+            record_paths: as for `launch`.
 
         Returns:
             One result per set.
@@ -197,13 +235,14 @@ class SimulatedProgram:
             SourceError: the entry point uses an unsupported feature.
             UsageError: the arguments do not match the entry point, or the shape is impossible.
         """
-        return simt.launch_many(
-            self.module, self.symbols[launch.entry], launch.grid, launch.block,
-            [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
-            cluster=launch.cluster, source=self.source, architecture=self.architecture,
-            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
-            constants=[_constants(named) for named in arguments],
-        )  # fmt: skip
+        with step(_simulating(launch, blocks)):
+            return simt.launch_many(
+                self.module, self.symbols[launch.entry], launch.grid, launch.block,
+                [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
+                cluster=launch.cluster, source=self.source, architecture=self.architecture,
+                instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
+                constants=[_constants(named) for named in arguments], record_paths=record_paths,
+            )  # fmt: skip
 
 
 def compile_simulated(rendered: Rendered, chip: Profile) -> SimulatedProgram | CompileFailure:
@@ -272,6 +311,11 @@ def _constants(arguments: Arguments) -> dict[str, simt.Buffer]:
     return {
         name: value for name, value in arguments.items() if isinstance(value, simt.Buffer) and value.space == "const"
     }
+
+
+def _simulating(launch: Launch, blocks: Sequence[int] | None) -> str:
+    """Return the name of a launch's step."""
+    return f"simulating {launch.entry}, {count_noun(launch.blocks if blocks is None else len(blocks), 'block')}"
 
 
 def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:

@@ -1,4 +1,4 @@
-"""Correction of a prediction when uncounted blocks of the full-size problem do more work than the counted blocks.
+"""Correction of a prediction if uncounted blocks of the full-size problem do more work than the counted blocks.
 
 The blocks that a prediction counts are at predictable places, so a source could do its work in other blocks. The check
 on the full-size problem runs random blocks or all blocks, and reports their total number of instructions. If they
@@ -42,7 +42,7 @@ def is_short(predicted: Predicted, ran: Sequence[Ran]) -> bool:
 
 
 def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Predicted:
-    """Return the slower of two predictions, with any error found in the results of the randomly placed blocks.
+    """Return the slower of two predictions, together with any error in the results of the randomly chosen blocks.
 
     Args:
         predicted: prediction from blocks at known places.

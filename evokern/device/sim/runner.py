@@ -11,16 +11,25 @@ from evokern.compile.module_state import heap_fault, state_evidence
 from evokern.declaration.kernel import Launch, Problem, Tensor
 from evokern.declaration.state import State
 from evokern.device.sim.arguments import refill, upload
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate import Call, Gate, RunFailed, Verdict
+from evokern.simt.control_flow.paths import NO_PATHS
 from evokern.study.trial import Outcome
 
 
 class SimRunner:
     """Runner that executes all calls of a candidate concurrently on the PTX machine."""
 
-    def __init__(self, program: SimulatedProgram, problem: Problem, instruction_limit: int, lead: int = 0) -> None:
+    def __init__(
+        self,
+        program: SimulatedProgram,
+        problem: Problem,
+        instruction_limit: int,
+        lead: int = 0,
+        *,
+        record_paths: bool = False,
+    ) -> None:
         """Create a runner.
 
         Args:
@@ -28,7 +37,11 @@ class SimRunner:
             problem: the problem, for the evidence of a failure.
             instruction_limit: warp instructions after which a launch counts as hung.
             lead: offset of each buffer from its usual alignment, in bytes.
+            record_paths: record the paths of all runs.
         """
+        self.paths = NO_PATHS
+        """Paths of all runs, if they are recorded."""
+        self._record_paths = record_paths
         self._program, self._problem = program, problem
         self._limit, self._lead = instruction_limit, lead
         self._memory = simt.Memory()
@@ -53,10 +66,12 @@ class SimRunner:
             if heap := self._program.heap_calls(launch):
                 line = f" on line {min(heap.values())}"
                 raise RunFailed(Outcome.WRONG, heap_fault(launch.entry, sorted(heap), self._problem, line))
-            results = self._program.launch_many(launch, self._buffers, self._memory, instruction_limit=self._limit)
+            results = self._program.launch_many(
+                launch, self._buffers, self._memory, instruction_limit=self._limit, record_paths=self._record_paths
+            )
+            self.paths = self.paths.merged(results[0].paths or NO_PATHS)
             for result in results:
-                if result.errors:
-                    raise failure(result.fatal or result.errors[0], self._limit, self._problem)
+                require_no_fault(result, launch, self._limit, self._problem)
             for buffer in (buffer for named in self._buffers for buffer in named.values()):
                 buffer.initialised = True  # the next launch may read what this one wrote
         for call, named in zip(calls, self._buffers, strict=True):
@@ -93,7 +108,7 @@ def checked(
     *,
     foreign: bool = False,
 ) -> Verdict:
-    """Check that a candidate is correct and that no call depends on earlier ones.
+    """Check that a candidate is correct and that no call depends on earlier calls.
 
     Args:
         gate: the gate.

@@ -64,7 +64,7 @@ class ScreeningWorker:
         limit_us = None if job.elite_us is None else STOP * job.elite_us
 
         def predict(problem: Problem, most_us: float | None) -> Predicted:
-            return self._predictor.predict(job.config, job.built, problem, most_us)
+            return self._predictor.predict_long(job.config, job.built, problem, most_us)
 
         try:
             predicted = predict_study(self._kernel, self._settings, job.config, limit_us, predict)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from evokern.compile.cache import default_directory
 from evokern.compile.pool import NICENESS, PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.genes import Config
-from evokern.device._first import first_candidate, require_built
+from evokern.device._first import first_candidate, require_built, unbuilt_note
 from evokern.device._pipeline import COMPILE_DEADLINE_S, EXTERNAL_COMPILE_WAIT_S, CompiledRequest, Pipeline
 from evokern.device.contract import Answer, ExecutorState, Request, StartReport, StartStep, Task
 from evokern.device.sim.host_memory import workers_that_fit
@@ -16,15 +16,22 @@ from evokern.device.sim.jobs import CheckGateSensitivity, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.hardware.profiles import Profile, chip, limits_for
 from evokern.study.discovery import WorkerContext
-from evokern.study.trial import Evaluation
+from evokern.study.trial import SMALLER, TOO_LARGE, Evaluation, Outcome
 from evokern.workers.backend import Backend, HostCapacity, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool, WorkerSpec
-from evokern.workers.single_job import run_single_job
+from evokern.workers.single_job import JobDeadlineError, run_single_job
 
 WINDOW = 8
 """Default maximum number of concurrent trials: enough for a few cores, but few enough for the sampler to learn soon."""
-DEADLINE_S = 120.0
-"""Seconds after which an unresponsive simulation is stopped; the instruction limit normally ends it long before."""
+DEADLINE_S = 300.0
+"""Seconds after which a simulation is stopped; the instruction limits normally end it long before."""
+_OVERRAN = Evaluation(
+    Outcome.INFEASIBLE,
+    evidence={
+        "constraint": TOO_LARGE, "needed": DEADLINE_S, "available": DEADLINE_S, "unit": "seconds",
+        "reason": f"the simulation did not end within {DEADLINE_S:g} s; the candidate may be correct and fast on a GPU",
+    },
+)  # fmt: skip
 _STEPS = 3
 MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.screening")
 """Modules that the fork server imports once for all workers."""
@@ -101,7 +108,7 @@ class SimulatedDevice:
             )
         )
         profile = limits_for(self._profile, task.study.limits)
-        context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
+        context, study = WorkerContext.of(task.kernel, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), foreign=task.foreign)
         first, remarks = first_candidate(task, profile)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
@@ -119,21 +126,22 @@ class SimulatedDevice:
                 "execute": PoolPlan(worker, workers[-1]),
             }
 
-        pools = self._backend.open(plans, task.kernel.folder)
+        pools = self._backend.open(plans, task.kernel)
         compilers, executors = pools["compile"], pools["execute"]
         self._workers = sum(workers)
         if not self._screening:  # screening does not use the gate
             run_single_job(executors, CheckGateSensitivity(), DEADLINE_S, "the check of the gate")
-        self._first_us = _default_time(task, compilers, executors, first)
+        self._first_us, doubt = _default_time(task, compilers, executors, first, profile)
         self._pipeline = Pipeline(
-            compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
-        )  # fmt: skip
+            compilers, executors, job=self._job, deadline_s=DEADLINE_S, overran=_OVERRAN, known=task.known
+        )
         self._pipeline.begin()
         environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.ready_report or {})}
         notes = (
             f"no GPU is used; times are predicted for {profile.model} from its data sheet and the kernel's PTX",
             "baselines need a GPU, so no speedup is reported",
             *remarks,
+            *doubt,
         )
         return StartReport(environment=environment, notes=notes)
 
@@ -176,18 +184,29 @@ class SimulatedDevice:
         return self._pipeline
 
 
-def _default_time(task: Task, compilers: JobPool, executors: JobPool, default: Config) -> float | None:
-    """Return the predicted time of the default candidate; None if it fails or racing is disabled.
+def _default_time(
+    task: Task, compilers: JobPool, executors: JobPool, default: Config, profile: Profile
+) -> tuple[float | None, Sequence[str]]:
+    """Return the predicted time of the default candidate, and notes; None if it fails or racing is disabled.
 
     Raises:
-        KernelError: the default candidate does not compile.
+        KernelError: no candidate compiles.
     """
     task.on_step(StartStep("compiling the default candidate", 1, _STEPS))
     answer = run_single_job(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+    if note := unbuilt_note(task, answer, profile):
+        return None, (note,)
     built = require_built(task, answer)
     if not task.study.timing.race:
-        return None
+        return None, ()
     task.on_step(StartStep("predicting the default candidate's time", 2, _STEPS))
     job = Simulate(default, built, None, best_us=0.0)  # only the time is needed
-    evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
-    return evaluation.time_us if isinstance(evaluation, Evaluation) else None
+    try:
+        evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
+    except JobDeadlineError:
+        evaluation = _OVERRAN
+    if not isinstance(evaluation, Evaluation):
+        return None, ()
+    if evaluation.evidence.get("constraint") == TOO_LARGE:
+        return None, (f"the default candidate is {evaluation.reason}; {SMALLER}",)
+    return evaluation.time_us if isinstance(evaluation, Evaluation) else None, ()

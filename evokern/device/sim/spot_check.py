@@ -16,7 +16,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tolerance
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.predict import Predictor
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.device.sim.tail_risk import tail_risks
@@ -64,7 +64,7 @@ class SpotCheck:
         memory = next(iter(stages.values())).memory
         for stage in stages.values():
             stage.poison()
-        limit = self._simulation.instruction_limit
+        limit = self._simulation.long_limit
         program = predictor.program(config, built, problem)
         chosen = sorted(program.cluster(launch).drawn(launch.grid, BLOCKS, random.Random(0)))
         results = program.launch_many(
@@ -73,7 +73,7 @@ class SpotCheck:
         )  # fmt: skip
         for result in results:
             if result.fatal is not None:
-                raise failure(result.fatal, limit, problem)
+                require_no_fault(result, launch, limit, problem, blocks=len(chosen))
         for kind, stage in stages.items():
             for name, (found, of) in tail_risks(self._kernel, stage, kind, self._tolerance).items():
                 if found is not None and found.excessive:

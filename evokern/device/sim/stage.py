@@ -186,8 +186,9 @@ def judges_blocks(
 
 
 def independent(tensors: Mapping[str, Tensor], program: SimulatedProgram, launches: tuple[Launch, ...]) -> bool:
-    """Return whether the blocks of a call are independent: one launch, no workspace, no module variable."""
-    alone = len(launches) == 1 and all(t.kept or t.role == "output" for t in tensors.values())
+    """Return whether blocks are independent: one launch, no barrier of the grid, workspace or module variable."""
+    alone = len(launches) == 1 and not program.needs_whole_grid(launches[0])
+    alone &= all(t.kept or t.role == "output" for t in tensors.values())
     return alone and not any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
 
 

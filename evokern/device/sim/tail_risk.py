@@ -19,7 +19,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.gate.comparison import error_over_tolerance, independent_errors
@@ -111,12 +111,12 @@ class TailRiskProbe:
         return found
 
     def _run(self, stage: ProblemBuffers, program: SimulatedProgram, launch: Launch, blocks: Sequence[int]) -> None:
-        limit = self._simulation.instruction_limit
+        limit = self._simulation.long_limit
         result = program.launch(
             launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
         )
         if result.fatal is not None:
-            raise failure(result.fatal, limit, stage.problem)
+            require_no_fault(result, launch, limit, stage.problem, blocks=len(blocks))
 
 
 def candidate_seed(secret: int, config: Config, problem: Problem) -> int:

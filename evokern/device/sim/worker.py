@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems
+from evokern.device.sim.failure import compared_with_default, is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS, FullSizeResult, OwnProblemRuns
 from evokern.device.sim.host_memory import COPIES
@@ -34,7 +36,7 @@ from evokern.device.sim.recount import RECOUNTED, is_short, slower
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
 from evokern.device.sim.tail_risk import TailRiskProbe, candidate_seed
-from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
+from evokern.errors import DeviceError, EvokernError, GridTooLargeError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.comparison import tolerances
 from evokern.measurement.phases import PhaseClock
@@ -43,6 +45,9 @@ from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.study.settings import InputSet
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.role import limit_memory
+
+HALVINGS = 3
+"""How often a small problem is halved for a candidate that needs too many instructions there."""
 
 
 class SimWorker:
@@ -60,8 +65,9 @@ class SimWorker:
         self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
         self._lines = FailureLines(self._kernel, chip)
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance, settings.secret)
-        own_runs = OwnProblemRuns(self._kernel, chip, settings.simulation, tolerance, settings.secret)
-        self._own = OwnProblemCheck(own_runs)
+        self._own_runs = OwnProblemRuns(self._kernel, chip, settings.simulation, tolerance, settings.secret)
+        self._own = OwnProblemCheck(self._own_runs)
+        self._default_work: dict[Problem, float | None] = {}
         self._phases = PhaseClock()
         self.ready_report: dict[str, Any] = {}
 
@@ -75,9 +81,12 @@ class SimWorker:
         try:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
-            evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
+            settled = self._settled(failed, job.config)
+            evaluation = Evaluation(settled.outcome, evidence=settled.evidence)
         except (KernelError, DeviceError):  # errors of `kernel.py` or of the machine, not of the simulator
             raise
+        except GridTooLargeError as error:
+            evaluation = Evaluation(Outcome.INFEASIBLE, evidence=error.evidence)
         except UsageError as error:
             evaluation = not_simulated(error)
         except Exception as error:
@@ -176,8 +185,8 @@ class SimWorker:
         """
         reports: dict[str, Any] = {}
         seen: dict[tuple[InputSet, str], torch.Tensor] = {}
-        for problem in problems:
-            verdict = self._check(config, problem)
+        for declared in problems:
+            problem, verdict = self._affordable(config, declared)
             reports[problem.key] = dict(verdict.report)
             if not verdict.passed:
                 return verdict.evidence, reports
@@ -189,9 +198,20 @@ class SimWorker:
                 return fault, reports
         return None, reports
 
+    def _settled(self, failed: RunFailed, config: Config) -> RunFailed:
+        """Return the failure; a candidate that exceeds the limit is `hung` if the default candidate needs far less."""
+        if not is_too_large(failed) or config == self._settings.default:
+            return failed
+        problem = self._kernel.problem(failed.evidence["problem"])
+        if problem not in self._default_work:
+            self._default_work[problem] = self._own_runs.instructions(self._settings.default, problem)
+        return compared_with_default(failed, self._default_work[problem])
+
     def _predict(self, job: Simulate, problem: Problem, limit_us: float | None) -> Predicted:
         def predict(built: Built) -> Predicted:
-            return self._predictor.predict(job.config, built, problem, limit_us)
+            return self._predictor.predict_long(
+                job.config, built, problem, limit_us, lambda failed: self._settled(failed, job.config)
+            )
 
         return self._lines.run(job.config, job.built, problem, predict)
 
@@ -223,6 +243,26 @@ class SimWorker:
             return self._probe.fault(config, built, problem, seen)
 
         return self._lines.run(config, built, problem, probe)
+
+    def _affordable(self, config: Config, problem: Problem) -> tuple[Problem, Verdict]:
+        """Check a candidate on a small problem, or on a smaller one if it needs too many instructions there.
+
+        Raises:
+            RunFailed: the candidate failed, or is too large at each of the problems.
+        """
+        try:
+            return problem, self._check(config, problem)
+        except RunFailed as failed:
+            first = self._settled(failed, config)
+            if not is_too_large(first):
+                raise first from None
+        for smaller in islice(self._own.smaller(config, problem), HALVINGS):
+            try:
+                return smaller, self._check(config, smaller)
+            except RunFailed as failed:
+                if not is_too_large(failed):
+                    raise
+        raise first
 
     def _check(self, config: Config, problem: Problem) -> Verdict:
         kernel, gate = self._kernel, self._gate(problem)

@@ -19,6 +19,12 @@ from evokern.samplers.genome import Genome, Rows
 
 Floats = npt.NDArray[np.float64]
 
+MOST_NAMES = 256
+"""Largest number of a gene's values that get one column each. Names of more values share columns, so that the size of
+the table grows linearly with the number of values."""
+NAME_COLUMNS = 64
+"""Number of random columns for the names of a gene with more values."""
+
 
 @dataclass(frozen=True)
 class Features:
@@ -93,8 +99,7 @@ def features_of(genome: Genome) -> Features:
     for gene in genome.genes:
         columns: list[Floats] = []
         if len(gene.values) > 1:
-            # Two values differ in two columns; 1/sqrt(2) makes their squared distance 1.
-            names = list(np.eye(len(gene.values)) / np.sqrt(2))
+            names = _names(len(gene.values))
             scales = _scales(gene)
             columns = names + scales
             groups.extend([count] * len(names) + list(range(count + 1, count + 1 + len(scales))))
@@ -104,6 +109,14 @@ def features_of(genome: Genome) -> Features:
     centre = np.concatenate([table.mean(axis=0) for table in own])
     variance = np.concatenate([table.var(axis=0) for table in own])
     return Features(tuple(own), np.array(groups, dtype=np.intp), np.array(bare, dtype=bool), centre, variance)
+
+
+def _names(count: int) -> list[Floats]:
+    """Return columns in which the squared distance of two different values is 1; of many values, about 1."""
+    if count <= MOST_NAMES:
+        return list(np.eye(count) / np.sqrt(2))  # two values differ in two columns
+    signs = np.random.default_rng(count).integers(0, 2, size=(NAME_COLUMNS, count), dtype=np.int8)
+    return list(signs * np.sqrt(2 / NAME_COLUMNS))
 
 
 def _is_number(gene: Gene) -> bool:

@@ -14,6 +14,7 @@ from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import NearestStudyPrior, SeveralStudiesPrior, StudyPrior, TimeModelPrior
+from evokern.samplers.evo._validity import Exploration
 from evokern.samplers.genome import Rows
 
 TRIALS = 8
@@ -28,6 +29,8 @@ STUDY_SHARE = 0.5
 """Share of the remaining trials that are good candidates of a prior from another study."""
 DRAWN = 48
 """Number of rows to choose the most uncertain one from."""
+EXPLORED = 256
+"""Number of rows to choose from after a first generation in which nothing was right."""
 
 
 def size(pool: Pool, prior: StudyPrior | None) -> int:
@@ -50,10 +53,19 @@ def propose(
     seen: Observations,
     prior: StudyPrior | None,
     rng: np.random.Generator,
+    exploration: Exploration | None = None,
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator, or None if all configurations have been used.
 
     With a prior, many rows are its good configurations, because random rows reveal little about a good region.
+
+    Args:
+        pool: Feasibility of rows.
+        features: Features of a row.
+        seen: Known trials.
+        prior: Warm start.
+        rng: Random generator.
+        exploration: Value of each row after a first generation in which nothing was right; None before.
     """
     genome = pool.genome
     tried = int((seen.operators == OPERATORS.index("prior")).sum())
@@ -71,11 +83,14 @@ def propose(
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
     if not len(drawn):
         known = np.concatenate([default[pool.feasible(default)], seen.rows])
-        drawn, operator = pool.draw(rng, DRAWN, seen.keys, known), "cover"
+        drawn, operator = pool.draw(rng, DRAWN if exploration is None else EXPLORED, seen.keys, known), "cover"
     if not len(drawn):
         drawn = pool.first_left(seen.keys)
     if not len(drawn):
         return None
+    if exploration is not None:
+        value = exploration(drawn)
+        drawn = drawn[value >= value.max()]
     return drawn[[int(np.argmax(remaining_variance(features, drawn, seen.rows)))]], operator
 
 

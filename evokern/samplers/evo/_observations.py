@@ -24,6 +24,19 @@ OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", 
 others occur in the first generation: warm start, default candidate, uncertain row, starting point of the kernel."""
 
 
+STAGES: Final = {
+    Outcome.COMPILE_ERROR: 0,
+    Outcome.INFEASIBLE: 1,
+    Outcome.OVER_RESOURCES: 1,
+    Outcome.CRASHED: 2,
+    Outcome.HUNG: 2,
+    Outcome.WRONG: 3,
+}
+"""Stage at which a candidate failed: a later stage requires all earlier ones."""
+PASSED: Final = 4
+"""Stage of a candidate that did not fail."""
+
+
 @dataclass(frozen=True)
 class Observations:
     """All trials before the next proposal in number order: finished trials, then pending trials."""
@@ -46,6 +59,8 @@ class Observations:
     """Mask of trials stopped by racing; their times exceed the best that was visible when they were proposed."""
     lost: npt.NDArray[np.bool_]
     """Mask of trials known to be lost whose configuration may be proposed again."""
+    stages: npt.NDArray[np.int8]
+    """Stage that each finished trial reached, from `STAGES` or `PASSED`; -1 for pending trials."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -84,6 +99,7 @@ class Observations:
             self.operators[there],
             self.slow[there] & visible,
             self.lost[there] & visible,
+            np.where(visible, self.stages[there], np.int8(-1)),
         )
 
 
@@ -137,6 +153,7 @@ class Ledger:
             np.array([_operator(proposal.info) for proposal in proposals], dtype=np.int8),
             np.zeros(count, dtype=bool),
             np.zeros(count, dtype=bool),
+            np.full(count, -1, dtype=np.int8),
         )
 
     def _with_results(self, history: History) -> Observations:
@@ -147,13 +164,14 @@ class Ledger:
         """
         old = self._seen
         values, codes = old.values.copy(), old.fingerprints.copy()
-        finished, slow, lost = old.finished.copy(), old.slow.copy(), old.lost.copy()
+        finished, slow, lost, stages = old.finished.copy(), old.slow.copy(), old.lost.copy(), old.stages.copy()
         for result in history.results[self._taken :]:
             at = result.number
             values[at] = math.nan if result.value is None else result.value
             finished[at] = True
             codes[at] = self._code(result.fingerprint)
             slow[at] = result.outcome is Outcome.SLOW
+            stages[at] = STAGES.get(result.outcome, PASSED)
         for at in range(self._results_seen, history.results_seen):
             lost[at] = history.lost.get(at, False)
         for late in (
@@ -162,7 +180,7 @@ class Ledger:
             raced = ~np.isnan(values) & ~slow & (old.numbers <= late - self._in_flight(int(late)))
             if raced.any():
                 values[late] = max(values[late], values[raced].min())
-        return replace(old, values=values, finished=finished, fingerprints=codes, slow=slow, lost=lost)
+        return replace(old, values=values, finished=finished, fingerprints=codes, slow=slow, lost=lost, stages=stages)
 
     def _code(self, fingerprint: str | None) -> int:
         return -1 if fingerprint is None else self._codes.setdefault(fingerprint, len(self._codes))

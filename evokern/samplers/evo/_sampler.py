@@ -24,6 +24,7 @@ from evokern.samplers.evo._generations import Generation, Generations
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import StudyPrior, study_prior
+from evokern.samplers.evo._validity import Exploration
 from evokern.samplers.genome import Genome, Rows
 from evokern.study.trial import Proposal
 
@@ -126,7 +127,10 @@ class EvoSampler:
 
     def _of_first(self, seen: Observations, number: int) -> tuple[Rows, Mapping[str, Any]] | None:
         rng = np.random.default_rng(trial_seed(self._seed, number))
-        first = _first.propose(self._pool, self._features, seen.without_lost(), self._prior, rng)
+        seen = seen.without_lost()
+        nothing_right = number >= self._first and seen.failed.any() and not seen.timed.any()
+        exploration = Exploration(self._genome, seen) if nothing_right else None
+        first = _first.propose(self._pool, self._features, seen, self._prior, rng, exploration)
         if first is None:
             return None
         return first[0][0], {"operator": first[1]}

@@ -225,7 +225,7 @@ def _described(
     if not answer:
         raise SourceError(f"{name}: forward returns no tensor")
     if not found.steps:
-        notes.append(f"kernel.py: none of the sizes of {name} could become a field of the problem; it has one size")
+        notes.append(f"kernel.py: none of the sizes of {name} could become a field; the problem has only one size")
     fields = {size: (step, own[size]) for size, step in found.steps.items()}
     return Probe(
         fields, tuple(arguments), tuple(parameters), tuple(outputs), small, training, copies, dict(ties), tuple(notes)

@@ -26,7 +26,7 @@ class Fitted:
 
 
 def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]:
-    """Return the sizes that can change only together with an equal size, each with that other size.
+    """Return a map from each size that can change only together with an equal size to this equal size.
 
     Args:
         own: sizes in the file.

@@ -203,7 +203,8 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
         "//",
         *(f"// {label:<{width}}  {kind:<13}  {shape} elements" for label, kind, shape in rows),
         "//",
-        "// BLOCK  32 to 1024  threads per block: more threads hide latency, fewer leave more registers for each",
+        "// BLOCK  32 to 1024  threads per block: more threads hide more latency; with fewer, each thread can use "
+        "more registers",
         *(["#include <cuda_fp16.h>"] if half else []),
         *(["#include <cuda_bf16.h>"] if brain else []),
         "#ifndef BLOCK",

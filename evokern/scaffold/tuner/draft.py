@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 
+from evokern.compile.accepted_options import split_options
 from evokern.cuda_source import CudaSource, KernelFunction, read
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
@@ -42,8 +43,15 @@ def draft_of(request: TunerRequest) -> Draft:
     """Draft the kernel that a tuner tunes.
 
     Raises:
-        SourceError: the source cannot be read, or has no such kernel.
+        SourceError: the source cannot be read or has no such kernel, or an expression of the tuner has no value.
     """
+    try:
+        return _draft(request)
+    except (ArithmeticError, TypeError, ValueError) as error:  # the tuner's expressions, evaluated for its first values
+        raise SourceError(f"an expression of the tuner's input has no value: {error}") from error
+
+
+def _draft(request: TunerRequest) -> Draft:
     source = read(Path(request.file)) if request.file else read(textwrap.dedent(request.source) + "\n")
     function = next((entry for entry in source.entries if entry.name == request.kernel), None)
     if function is None:
@@ -62,7 +70,7 @@ def draft_of(request: TunerRequest) -> Draft:
         launch_from="the tuner",
         reference=cpu_function(source, function.name),
         expected=request.expected,
-        notes=(*made.notes, *request.notes, *_untranslated(request)),
+        notes=(*made.notes, *request.notes, *_dropped_options(request), *_untranslated(request)),
     )
     for position in request.sums:
         made = _summed(made, function.parameters[position].name)
@@ -108,10 +116,24 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         shared=over_genes(request.shared, names) or "0",
         macros=macros_of,
         constraints=tuple((n, _in_fields(text, given, 0), why) for n, text, why in _constraints(request)),
-        options=tuple(o for o in request.options if not re.match(_OLD_STANDARD, o) and _defined(o)[0] not in given),
+        options=tuple(o for o in _options(request)[0] if _defined(o)[0] not in given),
         constants=constants_of(text, {}),
     )
     return KernelReading(function, plan, text, "the tuner", literals)
+
+
+def _options(request: TunerRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the tuner's compiler options that NVRTC accepts, and the others."""
+    return split_options(option for option in request.options if not re.match(_OLD_STANDARD, option))
+
+
+def _dropped_options(request: TunerRequest) -> Iterator[str]:
+    dropped = _options(request)[1]
+    if dropped:
+        yield (
+            f"kernel.py: omits the compiler options {' '.join(dropped)}: only nvcc accepts them, or evokern sets them "
+            "itself"
+        )
 
 
 def _defined(option: str) -> tuple[str, str]:
@@ -240,7 +262,7 @@ def _constraints(request: TunerRequest) -> Iterator[tuple[str, str, str]]:
 def _untranslated(request: TunerRequest) -> Iterator[str]:
     for text in request.restrictions:
         if over_genes(text, list(request.parameters)) is None:
-            yield f"kernel.py: restriction {text!r} could not be translated; write it as a Constraint"
+            yield f"kernel.py: restriction {text!r} could not be translated; rewrite it as a Constraint"
 
 
 def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
@@ -303,7 +325,7 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
             config = {**plan.defaults, gene.name: largest}
             run, run_tail = (prober.run(plan, problem, config=config) for problem in (whole, tail))
             if run.ok and _extents(run) == _extents(default) and _extents(run_tail) != _extents(default_tail):
-                why = f"with {gene.name} = {largest} a tail is accessed differently than with {gene.default}"
+                why = f"with {gene.name} = {largest} the kernel accesses a tail differently than with {gene.default}"
                 constraints.append((f"whole_{name.lower()}_{gene.name}", f"divides(c.{gene.name}, p.{name})", why))
     return replace(reading, plan=replace(plan, constraints=tuple(constraints)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evokern.errors import SourceError
+from evokern.errors import SourceError, suggestion
 from evokern.files import is_file, read_text
 from evokern.scaffold.tuner.arithmetic import values_of
 
@@ -85,6 +86,12 @@ class TunerRequest:
             # The names become macros, keywords and buffer names.
             if not (isinstance(name, str) and _NAME.fullmatch(name)):
                 raise SourceError(f"{name!r} is not a valid CUDA C++ name; use letters, digits and _")
+        for name, values in self.parameters.items():
+            if not values or {type(value) for value in values} not in ({int}, {str}, {bool}):
+                raise SourceError(f"parameter {name} has the values {list(values)!r}; use whole numbers, or names")
+        for text in self.restrictions:
+            if not isinstance(text, str):
+                raise SourceError(f"the restriction {text!r} is not text; write a condition such as 'a * b <= 1024'")
 
 
 def from_call(call: Mapping[str, Any]) -> TunerRequest:
@@ -104,7 +111,9 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
     notes: list[str] = []
     restrictions = _restrictions(call.get("restrictions"), notes)
     if call.get("texmem_args"):
-        raise SourceError("the script uses textures (texmem_args), which evokern does not support; use a tensor")
+        raise SourceError(
+            "the script uses textures (texmem_args), which evokern does not support; use a tensor instead"
+        )
     shared = (call.get("smem_args") or {}).get("size", 0)
     answer = call.get("answer")
     arguments = tuple(_argument(item) for item in call.get("arguments") or ())
@@ -139,37 +148,48 @@ def from_t1(text: str, path: Path) -> TunerRequest:
         SourceError: the file is incomplete, is not for CUDA, or its kernel file is missing.
     """
     try:
-        whole = json.loads(text)
-        space, kernel = whole["ConfigurationSpace"], whole["KernelSpecification"]
-        parameters = {item["Name"]: values_of(item["Values"]) for item in space["TuningParameters"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"{path} is not a T1 file: {type(error).__name__} {error}") from error
+        return _t1_request(json.loads(text), path)
+    except KeyError as error:
+        raise SourceError(f"T1 file {path} lacks the key {error}; add it") from error
+    except (ValueError, TypeError, AttributeError, IndexError, ArithmeticError, SyntaxError) as error:
+        raise SourceError(f"T1 file {path} has an unexpected value: {error}") from error
+
+
+def _t1_request(whole: Any, path: Path) -> TunerRequest:
+    space, kernel = whole["ConfigurationSpace"], whole["KernelSpecification"]
+    _check_keys(path, "KernelSpecification", kernel, _T1_KEYS)
+    for item in (*space["TuningParameters"], *kernel.get("Arguments", ())):
+        _check_keys(path, f"entry {item.get('Name', '')}".strip(), item, _T1_ITEM_KEYS)
+    parameters = {item["Name"]: _t1_values(item["Values"]) for item in space["TuningParameters"]}
     if kernel.get("Language", "CUDA") != "CUDA":
         raise SourceError(f"{path} is written for {kernel['Language']}, but evokern supports only CUDA")
     places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
     file = next((place for place in places if is_file(place)), None)
     if file is None:
-        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not next to it")
+        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not in the same folder")
     notes: list[str] = []
-    sizes = kernel.get("ProblemSize")
-    names = {"ProblemSize": list(sizes or ()), **{name: list(values) for name, values in parameters.items()}}
+    sizes = _t1_values(kernel.get("ProblemSize") or [], text=True)
+    names = {"ProblemSize": list(sizes), **{name: list(values) for name, values in parameters.items()}}
     arguments, constants = [], {}
     for item in kernel.get("Arguments", ()):
         shape = None
         if item["MemoryType"] == "Vector":
             shape = (int(values_of(str(item["Size"]), names)[0]),)
-        made = TunerArgument(DTYPES.get(item["Type"], "f32"), shape, item.get("FillValue"), item.get("Name", ""))
+        dtype = DTYPES.get(item["Type"])
+        if dtype is None:
+            notes.append(f"kernel.py: T1 type {item['Type']!r} of {item.get('Name', 'an argument')} is taken as f32")
+        made = TunerArgument(dtype or "f32", shape, _t1_number(item.get("FillValue")), item.get("Name", ""))
         if item["MemoryType"] == "Symbol" or item.get("MemType") == "Constant":
             constants[str(item.get("Name", ""))] = made
         if item["MemoryType"] != "Symbol":
             arguments.append(made)
-    local = kernel.get("LocalSize", {})
+    local = _t1_axes(kernel.get("LocalSize"))
     block = tuple(str(local.get(axis.upper(), f"block_size_{axis}")) for axis in "xyz")
     divisors: tuple[tuple[str, ...] | None, ...]
     if sizes:
         divisors = tuple(_divisors(kernel.get(f"GridDiv{axis}") or None, notes) for axis in "XYZ")
     else:
-        sizes = [str(kernel["GlobalSize"].get(axis, "1")) for axis in "XYZ"]
+        sizes = tuple(str(_t1_axes(kernel["GlobalSize"]).get(axis, "1")) for axis in "XYZ")
         divisors = (
             ((), (), ()) if kernel.get("GlobalSizeType", "CUDA") == "CUDA" else ((block[0],), (block[1],), (block[2],))
         )
@@ -186,9 +206,51 @@ def from_t1(text: str, path: Path) -> TunerRequest:
         arguments=tuple(arguments),
         constants=constants,
         shared=str(kernel.get("SharedMemory") or 0),
-        options=tuple(kernel.get("CompilerOptions") or ()),
+        options=tuple(str(option) for option in _t1_values(kernel.get("CompilerOptions") or [], text=True)),
         notes=tuple(notes),
     )
+
+
+def _t1_values(given: Any, *, text: bool = False) -> tuple[Any, ...]:
+    """Return a list of a T1 file, which may be a list, a single number, or (unless `text`) an expression."""
+    if isinstance(given, str):
+        return (given,) if text else values_of(given)
+    return tuple(given) if isinstance(given, list) else (given,)
+
+
+def _t1_axes(given: Any) -> Mapping[str, Any]:
+    """Return extents by axis; a list or a single value starts at X."""
+    if isinstance(given, Mapping):
+        return given
+    return dict(zip("XYZ", _t1_values(given if given is not None else [], text=True), strict=False))
+
+
+def _t1_number(given: Any) -> Any:
+    """Return a fill value as a number if its text is one."""
+    try:
+        return float(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+
+
+def _check_keys(path: Path, where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Reject a key that is probably a misspelling, because its value would be ignored."""
+    for key in given:
+        if key not in known and difflib.get_close_matches(key, [name for name in known if name not in given], 1, 0.8):
+            raise SourceError(f"T1 file {path}: {where} has the unknown key {key!r}: {suggestion(key, known)}")
+
+
+_T1_KEYS = (
+    "Language", "CompilerOptions", "BenchmarkConfig", "KernelName", "KernelFile", "LocalSize", "GlobalSize",
+    "GlobalSizeType", "ProblemSize", "GridDivX", "GridDivY", "GridDivZ", "SharedMemory", "Stream", "Arguments",
+    "Device", "SimulationInput", "PointerType",
+)  # fmt: skip
+"""Keys of `KernelSpecification` in T1 1.0.0."""
+_T1_ITEM_KEYS = (
+    "Name", "Type", "Values", "Default", "Size", "MemoryType", "MemType", "AccessType", "FillType", "FillValue",
+    "DataSource", "RandomSeed", "Output", "Shape", "Min", "Max",
+)  # fmt: skip
+"""Keys of tuning parameters and arguments in T1 1.0.0."""
 
 
 def is_t1(text: str) -> bool:
@@ -253,7 +315,7 @@ def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, str):
             name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
-            notes.append(f"kernel.py: restriction {name} is not text; write it as a Constraint")
+            notes.append(f"kernel.py: restriction {name} is not a string; rewrite it as a Constraint")
     return tuple(item for item in items if isinstance(item, str))
 
 

@@ -84,7 +84,7 @@ class ClusterBarrier:
                 known[target] = known[source].copy()
 
     def note_work(self, active: Active) -> None:
-        """Record lanes that execute instructions while other lanes have already arrived."""
+        """Record the lanes that execute instructions after other lanes have arrived."""
         self._moved |= active.mask
 
     def state(self) -> tuple[bytes, ...]:
@@ -184,7 +184,7 @@ class ClusterBarrier:
             self._order.cluster_wait(mask, self._ended)
 
     def recheck(self) -> None:
-        """End the phases in which all threads have arrived; call it after arrivals and exits."""
+        """End each phase in which all threads have arrived; call this method after arrivals and exits."""
         if not self.pending:
             return
         width, live = self._batch.geometry.cluster_width, self._batch.live

@@ -78,7 +78,7 @@ class Cluster:
         return self.members(grid, dict.fromkeys(int(of_block[block]) for block in blocks))
 
     def members(self, grid: Three, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Return the blocks of clusters, ordered by cluster and rank; cluster ids are linear in the grid `grid_of`."""
+        """Return the blocks of some clusters by cluster and rank; cluster ids are linear indices into `grid_of`."""
         if self.blocks == 1:
             return tuple(numbers)
         members = members_of(grid, self.extent)
@@ -123,7 +123,7 @@ def cluster_of(
     if wanted is not None and demanded is not None and wanted != demanded:
         raise UsageError(
             f"{called} requires clusters of {demanded} blocks (__cluster_dims__), but the launch uses {wanted}: use "
-            "the same size, or omit one of them"
+            "the same size, or omit one of the two sizes"
         )
     if wanted is None and demanded is None and "explicitcluster" in directives:
         raise UsageError(f"{called} must be launched with a cluster (.explicitcluster): {remedy}")
@@ -133,6 +133,8 @@ def cluster_of(
         return cluster
     if capability < 10 * MIN_CLUSTER_CAPABILITY[0] + MIN_CLUSTER_CAPABILITY[1]:
         raise UsageError(f"{called}: clusters of {extent} need sm_90 or later, not sm_{capability}")
+    if "blocksareclusters" in directives:
+        raise UsageError(f"{called}: grids that count clusters (__block_size__ with a cluster) are not simulated")
     if blocks > PORTABLE_CLUSTER_BLOCKS:
         raise UsageError(
             f"{called}: a cluster of {extent} has {blocks} blocks, but the portable maximum is "

@@ -60,7 +60,7 @@ class ClusterLifetime:
             row.fill(0)
 
     def met(self, mask: Array) -> None:
-        """Record lanes that have waited for all threads of their cluster; all blocks of this cluster have started."""
+        """Record lanes that waited for all threads of their cluster, which shows that all its blocks have started."""
         self._met |= mask
 
     def access(self, active: Active, block: Array, place: Array, number: int) -> None:
@@ -105,7 +105,7 @@ class ClusterLifetime:
         return known
 
     def leave(self, active: Active) -> None:
-        """Remove lanes that have exited the kernel; call it after they no longer count as live."""
+        """Remove lanes that have exited the kernel; call this method after these lanes no longer count as live."""
         if not self._used:  # Accesses by other blocks from now on are later than everything that these lanes have seen.
             return
         width = self._order.block_width

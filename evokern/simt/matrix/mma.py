@@ -222,7 +222,7 @@ def quads(registers: Array, kind: str) -> Array:
 
 @cache
 def doubles(kind: str) -> Array:
-    """Return all values of an 8-bit or 16-bit format as float64; one table look-up replaces two conversions."""
+    """Return all values of an 8-bit or 16-bit format as float64, for use as a look-up table."""
     word = np.dtype(f"u{STORAGE[kind].itemsize}")
     return decode(kind, np.arange(1 << 8 * word.itemsize, dtype=word)).astype(np.float64)
 

@@ -51,7 +51,7 @@ class _Marks:
         return marks.reshape(-1, itemsize)
 
     def touched(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Return which elements of an allocation have at least one marked byte; elements have 1, 2, 4 or 8 bytes."""
+        """Return a mask of the elements with at least one marked byte; elements have 1, 2, 4 or 8 bytes."""
         first = buffer.offset // itemsize  # Allocations have a much larger alignment.
         return np.asarray(self.view(itemsize)[first : first + buffer.size // itemsize] != 0)
 
@@ -82,7 +82,7 @@ class WriteRecord:
             self._marks.set(index, width)
 
     def written(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Return which elements of a buffer were written completely or, with `by_block`, at least partly.
+        """Return a mask of the elements that were written completely or, with `by_block`, at least partly.
 
         Args:
             buffer: the allocation.
@@ -140,7 +140,7 @@ class Footprint:
         self._written.set(index, width)
 
     def of(self, buffer: Buffer, itemsize: int) -> tuple[npt.NDArray[np.bool_], ...]:
-        """Return which elements were read, which were written, and which were read before any write to them.
+        """Return three masks of elements: read, written, and read before the first write.
 
         Args:
             buffer: the allocation.

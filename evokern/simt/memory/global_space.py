@@ -14,7 +14,7 @@ from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class AllocationCache:
-    """Cache of one instruction, with the allocation that each launch accessed last."""
+    """Cache of an instruction: the allocation that each launch accessed last."""
 
     __slots__ = ("buffers", "known", "load", "low", "read_only", "smallest_size")
 
@@ -33,7 +33,7 @@ class AllocationCache:
         """The cached allocations; empty if one access of a launch touched several allocations."""
 
     def reset(self) -> None:
-        """Clear the cache, so that the next access checks each lane."""
+        """Clear the cache; the next access then checks each lane."""
         self.load, self.smallest_size, self.read_only, self.buffers = -1, -1, False, ()
 
     @property

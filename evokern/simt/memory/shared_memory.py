@@ -72,12 +72,12 @@ class SharedSpace:
             self.lifetime.load()
 
     def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
-        """Return the address in its block, the variable and the distance from it, for a position in the memory."""
+        """Return, for a position, the address in its block, the variable, and the offset from the variable."""
         address = position % self.stride
         return address, *self.name_of(address)
 
     def name_of(self, address: int) -> tuple[str, int]:
-        """Return the last shared variable that starts at or before an address, and the offset of the address in it."""
+        """Return the last shared variable that starts at or before an address, and the offset from its start."""
         best, at = "shared memory", 0
         for name, (offset, size) in self._batch.program.shared.items():
             if offset <= address and offset >= at and (size == 0 or address < offset + size or True):
@@ -198,12 +198,12 @@ class SharedSpace:
         return active, where >> (width.bit_length() - 1), leaders
 
     def met(self, active: Active) -> None:
-        """Record that lanes have executed a warp-synchronous instruction together."""
+        """Record that some lanes have executed a warp-synchronous instruction together."""
         if self.order is not None and self.order.dirty:
             self.order.met(active)
 
     def leader_lanes(self, active: Active, address: Array) -> LeaderLanes:
-        """Return the lanes that represent all lanes of an access, given the addresses in their blocks.
+        """Return the lanes that represent all lanes of an access, from the addresses within the blocks.
 
         Args:
             active: lanes that access.

@@ -192,7 +192,7 @@ def canonical(kind: str, packed: Array, values: Array) -> Array:
 
 
 def flush(values: Array, smallest_normal: float = FORMATS["f32"].smallest_normal) -> Array:
-    """Replace subnormals with zero of the same sign (`.ftz`, PTX ISA 9.7.3); return the argument if there are none.
+    """Replace subnormals with zero of the same sign (`.ftz`, PTX ISA 9.7.3); without subnormals, return the argument.
 
     Args:
         values: float32, or the decoded values of a narrower format.

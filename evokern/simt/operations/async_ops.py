@@ -16,6 +16,9 @@ from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
 
+MOST_SLEEP_NS = 1_000_000
+"""Longest sleep of one ``nanosleep`` in nanoseconds (PTX ISA 9.7.19.2)."""
+
 
 @operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)
 def cp(i: Instruction, b: Binder) -> Action:
@@ -145,7 +148,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
 
 @operation("membar fence", "9.7.13.4", pipe="control", kind="effect", results=0)
 def fence(i: Instruction, b: Binder) -> Action:
-    """Bind memory fences; every access is visible immediately, so fences only affect the race check."""
+    """Bind memory fences; they only affect the race check, because every access is visible immediately."""
     if i.has("proxy") and i.has("tensormap"):
         raise Unsupported(f"{i.name}")
     state, active_of = b.state, b.active
@@ -174,10 +177,29 @@ def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
     return lambda: order.fence(active_of(), near=i.has("cta"))
 
 
-@operation("nanosleep", "9.7.19.2", pipe="control", results=0)
+@operation("nanosleep", "9.7.19.2", pipe="control", kind="effect", results=0)
+def nanosleep(i: Instruction, b: Binder) -> Action:
+    """Bind ``nanosleep``: a warp sleeps for the longest duration that one of its lanes requests.
+
+    The ISA guarantees a duration between 0 and twice the requested one, and at most 1 ms.
+    """
+    state, number, active_of, row = b.state, b.pc, b.active, b.src(i.operands[0], "u32")
+
+    def run() -> None:
+        active = active_of()
+        of_lanes = np.zeros(active.mask.size, np.int64)
+        of_lanes[active.lanes] = np.minimum(active.pick(row), MOST_SLEEP_NS)
+        total_ns = int(of_lanes.reshape(-1, 32).max(1).sum())
+        state.specials.sleep(total_ns)
+        if state.events is not None:
+            state.events.sleep(number, total_ns)
+
+    return run
+
+
 @operation("griddepcontrol", "9.7.13.13", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """Bind instructions without effect in the machine: delays, and the ordering of grids, which do not overlap here."""
+    """Bind the ordering of grids, which never overlap in the machine."""
 
     def run() -> None:
         return None

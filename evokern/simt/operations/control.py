@@ -22,7 +22,7 @@ from evokern.simt.state import MachineState
 @operation("bar barrier", "9.7.13.1-3", pipe="control", kind="control", results=0)
 @operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
-    """Reject a control instruction; `bind_control` binds it instead, because it also needs the segment."""
+    """Reject a control instruction: `bind_control` must bind it, because binding also needs the segment."""
     raise Unsupported(f"{i.name} is not supported within a segment")
 
 
@@ -33,6 +33,8 @@ def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
     negated = i.guard.negated if i.guard is not None else False
     if i.opcode == "bra":
         target = _label(b, segment.routine, i.operands[0])
+        if b.state.paths is not None:
+            return _recorded_branch(b, segment, guard, negated, target, fall)
         return (lambda active: target) if guard is None else _branch(b.state, guard, negated, target, fall)
     if i.opcode in ("bar", "barrier") and "warp" in i.modifiers:
         return _guarded(b.state, _warp_barrier(b, segment, i, fall), guard, negated, fall)
@@ -72,6 +74,33 @@ def _branch(state: MachineState, guard: Array, negated: bool, target: int, fall:
         return -1
 
     return end
+
+
+def _recorded_branch(b: Binder, segment: Segment, guard: Array | None, negated: bool, target: int, fall: int) -> End:
+    """Bind a branch that records its sides and the rounds of the loop that it repeats, if any."""
+    paths = b.state.paths
+    assert paths is not None
+    loop = paths.loop(segment, target)
+    if guard is None:
+
+        def repeat(active: Active) -> int:
+            if loop is not None and not loop.settled:
+                loop.repeat(active.mask)
+            return target
+
+        return repeat
+    sides, end = paths.branch(b.pc), _branch(b.state, guard, negated, target, fall)
+
+    def run(active: Active) -> int:
+        if not (sides.jumped and sides.fell) or (loop is not None and not loop.settled):
+            jumps = active.mask & (~guard if negated else guard)
+            sides.jumped = sides.jumped or bool(jumps.any())
+            sides.fell = sides.fell or not (jumps | ~active.mask).all()
+            if loop is not None:
+                loop.repeat(jumps)
+        return end(active)
+
+    return run
 
 
 def _guarded(state: MachineState, end: End, guard: Array | None, negated: bool, fall: int) -> End:
@@ -253,6 +282,8 @@ def _enter(
                 )
             inside[active.mask] = True
         calls.returns_at(depth)[active.mask] = fall
+        if state.paths is not None:
+            state.paths.enter(callee, active.mask)
         for target, source, size in copies:
             area[active.lanes, target : target + size] = area[active.lanes, source : source + size]
         schedule.push(schedule.key(depth + 1, callee.first_segment), active)

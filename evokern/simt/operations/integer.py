@@ -117,7 +117,7 @@ def _carry(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
 
 @operation("mul", "9.7.1.3", family="integer")
 def mul(i: Instruction, b: Binder) -> Action:
-    """Compute a product: the lower half (``.lo``), the upper half (``.hi``) or all of it (``.wide``)."""
+    """Compute a product: its lower half (``.lo``), its upper half (``.hi``) or all bits (``.wide``)."""
     kind = kind_of(i)
     if i.has("wide"):
         wide = f"{kind[0]}{16 * TYPE_BYTES[kind]}"
@@ -382,7 +382,7 @@ def logic(i: Instruction, b: Binder) -> Action:
 
 
 def predicate(operand: Any, b: Binder) -> Array:
-    """Return a predicate operand; the compiler negates predicates only in guards and ``set`` instructions."""
+    """Return a predicate operand; negated predicates occur only in guards and ``set`` instructions."""
     return b.pred(operand)
 
 

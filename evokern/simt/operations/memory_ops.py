@@ -121,7 +121,7 @@ def load(i: Instruction, b: Binder) -> Action:
 
 
 def is_expected_value_load(routine: Routine, i: Instruction) -> bool:
-    """Return whether a load only provides the expected value of a compare-and-swap, which is repeated if it fails."""
+    """Return whether a load only provides the first expected value of a compare-and-swap loop."""
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     compared = _compared(routine)
     return any(isinstance(item, Register) and item.name in compared for item in targets)

@@ -1,4 +1,4 @@
-"""Accesses of one instruction to a state space, with one interface for all spaces.
+"""Accesses of one instruction to a state space; all state spaces have the same interface.
 
 `SpaceAccess` is the interface; shared, local and global memory implement it: they locate, check, count and execute
 accesses. Generic addresses are sorted by their window (`by_state_space`).
@@ -31,7 +31,7 @@ Reach = Callable[[Active, Array], Iterator[tuple[_Kind, Active, Array]]]
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Rules for the accesses of one instruction, in addition to bounds and alignment checks."""
+    """Rules for an instruction's accesses, which apply in addition to bounds and alignment checks."""
 
     races: bool = True
     """Whether accesses to shared memory are checked for races; False for accesses that define their own order."""
@@ -96,7 +96,7 @@ class AtomicAccess(SpaceAccess):
 
 
 class SharedAccess(AtomicAccess):
-    """Accesses to shared memory, with race checks between threads and counting of wavefronts."""
+    """Accesses to shared memory; counts wavefronts and checks for races between threads."""
 
     __slots__ = ("_batch", "_cluster", "_events", "_number", "_order", "_rules", "_shadow", "_space", "_width")
 
@@ -193,7 +193,7 @@ class SharedAccess(AtomicAccess):
 
 
 class LocalAccess(SpaceAccess):
-    """Accesses to local memory, with checks for uninitialised reads and counting of bytes."""
+    """Accesses to local memory; counts bytes and checks for uninitialised reads."""
 
     __slots__ = ("_events", "_number", "_space", "_width")
 
@@ -226,7 +226,7 @@ class LocalAccess(SpaceAccess):
 
 
 class GlobalAccess(AtomicAccess):
-    """Accesses to global and constant memory, with race checks between blocks and counting of sectors."""
+    """Accesses to global and constant memory; counts sectors and checks for races between blocks."""
 
     __slots__ = ("_events", "_number", "_rules", "_site", "_space", "_width")
 
@@ -292,7 +292,7 @@ def space_accesses(state: MachineState, number: int, width: int, rules: AccessRu
 
 
 def widened(address: Array) -> Array:
-    """Return addresses as 64-bit numbers; 32-bit registers can hold only addresses in small state spaces."""
+    """Return addresses as 64-bit numbers, because 32-bit registers can only hold addresses of small state spaces."""
     return address if address.dtype.itemsize == 8 else address.astype(np.uint64)
 
 

@@ -38,7 +38,7 @@ def operation(
     results: int = 1,
     converged: bool = False,
 ) -> Callable[[Bind], Bind]:
-    """Register a binding function in the table, under each of the space-separated opcodes."""
+    """Register a binding function in the table for each of the space-separated opcodes."""
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():

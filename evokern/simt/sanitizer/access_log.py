@@ -1,4 +1,4 @@
-"""Log of all accesses to each word since the threads last synchronised, because one key cannot hold several readers.
+"""Log of all accesses to each word since the last synchronisation, because a key holds only one reader.
 
 Reads of a word are not ordered with each other, and neither are atomic updates. The next writer must therefore be
 ordered after all of them. Each access stores its key as the word's latest key and is appended to a log. If the writer
@@ -18,7 +18,7 @@ from evokern.simt.sanitizer.access_keys import STAMP, in_elements, repeated
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 ENTRIES = 1 << 20
-"""Number of logged accesses above which only the latest access of each thread to each word is kept."""
+"""Least number of logged accesses above which only the latest access of each thread to each word is kept."""
 _SEVERAL = 255
 """Marker for several lanes, in place of a lane number in the warp."""
 
@@ -68,7 +68,7 @@ class AccessLog:
         self._seen_words: list[Array] = []
         self._seen_lanes: list[Array] = []
         self._seen_keys: list[Array] = []
-        self._entries = 0
+        self._entries, self._most = 0, ENTRIES
         self._period = -1
         self._table: Array | None = None
         self._lane: Array | None = None
@@ -86,7 +86,7 @@ class AccessLog:
         self._seen_words.clear()
         self._seen_lanes.clear()
         self._seen_keys.clear()
-        self._entries = 0
+        self._entries, self._most = 0, ENTRIES
         self._period = self._order.period
 
     def view(self, count: int) -> Array:
@@ -115,7 +115,7 @@ class AccessLog:
             return
         self._waiting.append(entry)
         self._entries += element.size * count
-        if self._entries > ENTRIES:
+        if self._entries > self._most:
             self._compact()
 
     def _replace_earlier(self, entry: tuple[Array, int, Array, Array]) -> bool:
@@ -173,9 +173,10 @@ class AccessLog:
         words, lanes, keys = (np.concatenate(parts) for parts in zip(*map(_expanded, self._waiting), strict=True))
         self._waiting.clear()
         self._patterns.clear()
-        self._seen_words.append(words)
-        self._seen_lanes.append(lanes)
-        self._seen_keys.append(keys)
+        # The words of a block are few, so only the log of global memory needs to be short.
+        joined = (words, lanes, keys) if self._words_of_block else _by_warp(words, lanes, keys)
+        for seen, part in zip((self._seen_words, self._seen_lanes, self._seen_keys), joined, strict=True):
+            seen.append(part)
         if self._table is None or self._lane is None:
             self._table = np.zeros((self._words, self._columns), np.uint32)
             self._lane = np.zeros((self._words, self._columns), np.uint8 if self._words_of_block else np.int64)
@@ -220,7 +221,7 @@ class AccessLog:
         self._mark[words] = False
         if not parts:
             return NONE
-        known, who, keys = _latest(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        known, who, keys = _latest(*_by_lane(*(np.concatenate(part) for part in zip(*parts, strict=True))))
         first, last = np.searchsorted(known, words, "left"), np.searchsorted(known, words, "right")
         times = last - first
         pair = np.repeat(np.arange(words.size), times)
@@ -239,8 +240,9 @@ class AccessLog:
         )
         kept = keys >= self._order.floor.min()
         self._seen_words, self._seen_lanes, self._seen_keys = [words[kept]], [lanes[kept]], [keys[kept]]
-        # If most entries are still needed, the next attempt waits for at least half of `ENTRIES` new ones.
-        self._entries = min(int(np.count_nonzero(kept)), ENTRIES // 2)
+        # If most entries are still needed, the next attempt waits for as many new ones.
+        self._entries = int(np.count_nonzero(kept))
+        self._most = max(ENTRIES, 2 * self._entries)
 
 
 def _rows(keys: Array, count: int) -> Array:
@@ -254,6 +256,31 @@ def _expanded(entry: tuple[Array, int, Array, Array]) -> tuple[Array, Array, Arr
     rows = element.size // max(lanes.size, 1)
     words = (element.reshape(-1, 1) * count + np.arange(count)).reshape(-1)
     return words, np.repeat(np.tile(lanes, rows), count), np.repeat(keys.reshape(-1), count)
+
+
+def _by_warp(words: Array, lanes: Array, keys: Array) -> tuple[Array, Array, Array]:
+    """Join the accesses of whole warps to one word, as when all threads read the same number; see `_by_lane`."""
+    same = np.r_[0, np.cumsum((words[1:] == words[:-1]) & (keys[1:] == keys[:-1] + np.uint64(1)))]
+    start = np.zeros(words.size, np.bool_)
+    start[:-31] = (lanes[:-31] & 31 == 0) & (lanes[31:] == lanes[:-31] + 31) & (same[31:] - same[:-31] == 31)
+    at = np.flatnonzero(start)
+    single = np.ones(words.size, np.bool_)
+    single[at[:, None] + np.arange(32)] = False
+    return (
+        np.concatenate([words[single], words[at]]),
+        np.concatenate([lanes[single], ~lanes[at]]),
+        np.concatenate([keys[single], keys[at]]),
+    )
+
+
+def _by_lane(words: Array, lanes: Array, keys: Array) -> tuple[Array, Array, Array]:
+    """Return one access per lane; a negative lane stands for the warp whose first lane is its complement."""
+    warp, within = lanes < 0, np.arange(32)
+    return (
+        np.concatenate([words[~warp], np.repeat(words[warp], 32)]),
+        np.concatenate([lanes[~warp], (~lanes[warp][:, None] + within).reshape(-1)]),
+        np.concatenate([keys[~warp], (keys[warp][:, None] + within.astype(np.uint64)).reshape(-1)]),
+    )
 
 
 def _latest(words: Array, lanes: Array, keys: Array) -> tuple[Array, Array, Array]:

@@ -199,7 +199,7 @@ class Barriers:
             out[mine] = np.repeat(result, width)[mine]
 
     def report_stuck(self) -> bool:
-        """Report lanes that wait forever; return whether there were any."""
+        """Report lanes that wait forever; return whether such lanes exist."""
         stuck = False
         width = self._batch.geometry.width
         for identity, barrier in self._ids.items():

@@ -72,7 +72,7 @@ class BlockClasses:
         self._last: tuple[Active, LeaderLanes] | None = None
 
     def leader_lanes(self, active: Active, address: Array | None) -> LeaderLanes:
-        """Return the lanes that represent all lanes of an access, and separate blocks that differ from their leader.
+        """Return the lanes that represent all lanes of an access; separate the blocks that differ from their leader.
 
         Args:
             active: lanes that access, or that are ordered.

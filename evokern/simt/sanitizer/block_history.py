@@ -72,8 +72,11 @@ class BlockHistory:
         high[element] = np.ascontiguousarray(most).reshape(-1).view(high.dtype)
         if self._logged:
             words = (element[:, None] * count + np.arange(count)).reshape(-1)
-            self._log.append((words, np.repeat(keys, count)))
-            self._entries += words.size
+            each = np.repeat(keys, count)
+            new = np.ones(words.size, np.bool_)
+            new[1:] = (words[1:] != words[:-1]) | (each[1:] != each[:-1])  # threads of a block may share a word
+            self._log.append((words[new], each[new]))
+            self._entries += int(np.count_nonzero(new))
             if self._entries > ENTRIES:
                 self._log = [_latest(*(np.concatenate(part) for part in zip(*self._log, strict=True)))]
                 self._entries = min(self._log[0][0].size, ENTRIES // 2)

@@ -1,4 +1,4 @@
-"""Detection of races in global memory between threads of one block, with the clocks used for shared memory.
+"""Detection of races in global memory between threads of one block; uses the clocks for shared memory.
 
 Blocks of a cluster are checked as one block, because the cluster's barrier also orders their accesses to global
 memory.

@@ -8,6 +8,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.findings import WILD_BYTES
 
 Describe = Callable[[int, int], tuple[str, int, str]]
 """(address, lane) → allocation, offset within it, detail for the message."""
@@ -72,6 +73,9 @@ def outside(
     lane = int(active.lanes[bad][0])
     at = int(where[bad][0])
     name, offset, detail = describe(at, lane)
+    detail = f"The access of {width} bytes is at offset {offset}. {detail}"
+    if abs(offset) >= WILD_BYTES:
+        name, offset, detail = "", 0, f"The access of {width} bytes is at address {at + base:#x}, far from every buffer"
     batch.report(
         "out_of_bounds",
         number,
@@ -80,5 +84,5 @@ def outside(
         address=at + base,
         allocation=name,
         offset=offset,
-        detail=f"The access of {width} bytes is at offset {offset}. {detail}",
+        detail=detail,
     )

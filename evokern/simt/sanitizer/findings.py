@@ -30,10 +30,12 @@ HINTS: dict[str, str] = {
     "proxy_fence": "wgmma may not see the stored data: add fence.proxy.async after the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
     "deadlock": "Threads wait for each other forever: check the barrier ids, the thread counts and the order of waits.",
-    "global_race": "Threads access the same global memory without order: use atomics, a barrier or separate data.",
+    "global_race": "Threads access the same global memory without synchronisation: use atomics, a barrier or "
+    "separate data.",
     "input_write": "The kernel writes to an input buffer: check the pointer and the index.",
     "inactive_shuffle": "A lane in the mask, or a source lane, is absent: make all these lanes execute the same call.",
     "instruction_limit": "The kernel does not end: check the loop condition and the code that should change it.",
+    "unfinished": "The loop may be endless or only long: check its condition, or run a smaller problem.",
     "trap": "The kernel executed a trap instruction.",
     "assert": "A device assert failed.",
 }
@@ -44,6 +46,17 @@ CLUSTER_HINTS = {
     "warp at the same instruction: keep both outside conditions.",
 }
 """Kind → the usual cause if blocks of a cluster are involved."""
+FAR_BYTES = 1 << 30
+"""Distance from an allocation from which a wrapped index is more likely than one that is slightly too large."""
+FAR_HINT = (
+    "The distance suggests an index that wrapped in 32 bits: compute products in 64 bits (size_t), and check for "
+    "differences of unsigned numbers below zero."
+)
+"""Usual cause of an access at least `FAR_BYTES` outside its array."""
+WILD_BYTES = 1 << 38
+"""Distance from every allocation that no 32-bit index of elements of up to 16 bytes reaches."""
+WILD_HINT = "Check for a null pointer, and for a pointer read from memory that does not contain one."
+"""Usual cause of an access at least `WILD_BYTES` from every allocation."""
 SAME_CLUSTER = "of the same cluster"
 """Suffix for threads of another block in the cluster, in messages."""
 
@@ -61,8 +74,12 @@ MAX_READS = 1 << 20
 """Maximum number of reads per finding whose values are followed; with more reads, the finding remains an error.
 """
 
-FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
-"""Kinds of findings that prevent a launch from finishing on a GPU."""
+ENDLESS = frozenset({"deadlock", "instruction_limit"})
+"""Kinds of findings which prove that a launch never ends: a wait that nothing ends, or a state that repeats."""
+UNFINISHED = "unfinished"
+"""Kind of the finding for a launch that was stopped at the instruction limit; a GPU may finish the launch."""
+FATAL = frozenset({"out_of_bounds", "misaligned", "trap", "assert", UNFINISHED}) | ENDLESS
+"""Kinds of findings after which a launch does not continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +199,7 @@ class Collector:
         level: str = ERROR,
         reads: tuple[int, KnownReads] | None = None,
     ) -> None:
-        """Record occurrences of one kind at one location; store the first one of the highest level in full."""
+        """Record occurrences of one kind at one location; store the first occurrence of the highest level in full."""
         key = (kind, at if at.line else instruction, other)
         if level == ERROR:
             self._note_reads(key, reads)
@@ -197,7 +214,9 @@ class Collector:
             return
         of_cluster = SAME_CLUSTER in detail or instruction.startswith("barrier.cluster")
         cause = CLUSTER_HINTS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
-        hint = f"{detail}. {cause}" if detail else cause
+        if kind == "out_of_bounds" and (not allocation or abs(offset) >= FAR_BYTES):
+            cause = FAR_HINT if allocation else WILD_HINT
+        hint = f"{detail.removesuffix('.')}. {cause}" if detail else cause
         finding = Finding(
             kind,
             at.line,
@@ -234,7 +253,7 @@ class Collector:
             known.setdefault(reads[0], []).append(reads[1])
 
     def reads(self) -> list[Mapping[int, Sequence[KnownReads]] | None]:
-        """Return, for each finding, a mapping from load to its reads; None if the finding is certain."""
+        """Return, for each finding, a map from each load to the load's reads; None if the finding is certain."""
         return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
 
     def acquit(self, numbers: Sequence[int]) -> None:
@@ -263,7 +282,7 @@ class Collector:
 
 @dataclass(slots=True)
 class SuspectReads:
-    """Reads that belong to undecided findings, and which of these findings' values were used.
+    """Reads that belong to undecided findings, and a record of the findings whose values were used.
 
     Attributes:
         used: bit mask of the findings with used values.
@@ -278,7 +297,7 @@ class SuspectReads:
         self.of_load.setdefault(number, []).append((reads, 1 << finding))
 
     def bits(self, number: int, who: Array, when: int, places: Array | None, width: int) -> Array:
-        """Return a bit mask of findings for each reading lane: the findings to which its read belongs.
+        """Return a bit mask for each reading lane: the findings to which the lane's read belongs.
 
         Args:
             number: the instruction.

@@ -89,7 +89,7 @@ class GlobalShadow:
         return view, count
 
     def element(self, index: Array, width: int) -> tuple[Array, int]:
-        """Convert indices in units of the access width to element indices; also return the words per element."""
+        """Return element indices from indices in units of the access width, and the number of words per element."""
         count = max(width // self.granularity, 1)
         return (index if width >= self.granularity else index * width // self.granularity), count
 
@@ -247,7 +247,7 @@ class GlobalShadow:
     # ---- order between blocks
 
     def fence(self, launch: Array, block: Array) -> None:
-        """Record that blocks made their writes visible."""
+        """Record a fence, with which blocks make their writes visible."""
         if self.ordered:
             self.fenced[launch, block] = self.now
             if self._cluster is not None:
@@ -270,7 +270,7 @@ class GlobalShadow:
         self.now += 1
 
     def meet(self, launch: int, block: int) -> None:
-        """Record that all blocks of a block's cluster have arrived at the cluster's barrier."""
+        """Record that all blocks of a cluster have arrived at the cluster's barrier."""
         if not self.ordered or self._cluster is None:
             return
         members = self._cluster == self._cluster[block]
@@ -282,7 +282,7 @@ class GlobalShadow:
             self._joint[key] = self._brought.pop(key)
 
     def wait(self, launch: Array, block: Array) -> None:
-        """Give blocks the knowledge that the blocks of their cluster had when they arrived at the barrier."""
+        """Order all accesses that precede arrivals at the cluster's barrier before the blocks that wait at it."""
         if self._cluster is None or not self._joint:
             return
         for one, two in _pairs(launch, block):
@@ -291,7 +291,7 @@ class GlobalShadow:
                 self.acquired[one, two] = joint if seen is None else np.maximum(seen, joint)
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
-        """Record an atomic or volatile access, which publishes accesses before a fence and acquires published ones."""
+        """Record an atomic or volatile access, which publishes and acquires accesses before fences."""
         if not self.ordered:
             return
         if release:
@@ -309,19 +309,20 @@ class GlobalShadow:
         return self._known(batch, lanes, other, np.ones(lanes.size, np.int64))
 
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
-        known = np.zeros(lanes.size, np.bool_)
-        launches, blocks = batch.launch[lanes], batch.block_id[lanes]
-        for pair in _pairs(launches, blocks):
-            seen = self.acquired.get(pair)
+        if not lanes.size:
+            return np.zeros(0, np.bool_)
+        pairs, which = np.unique(batch.launch[lanes] * self.blocks + batch.block_id[lanes], return_inverse=True)
+        known, order = np.zeros(lanes.size, np.bool_), np.argsort(which, kind="stable")
+        for pair, mine in zip(pairs.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True):
+            seen = self.acquired.get(divmod(pair, self.blocks))
             if seen is not None:
-                mine = (launches == pair[0]) & (blocks == pair[1])
                 known[mine] = time[mine] <= seen[other[mine]]
         return known
 
 
-def _pairs(launch: Array, block: Array) -> set[tuple[int, int]]:
+def _pairs(launch: Array, block: Array) -> list[tuple[int, int]]:
     """Return the distinct (launch, block) pairs of the lanes."""
-    return {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}
+    return [(one, two) for one, two in np.unique(np.stack([launch, block], 1), axis=0).tolist()]
 
 
 def _each(mine: Array, element: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Detection of endless loops: the machine is deterministic, so a repeated state proves that a loop never ends.
+"""Detection of endless loops: because the machine is deterministic, a repeated state proves an endless loop.
 
 The detector stores the state for the first time after 1/64 of the instruction limit. It replaces the stored state each
 time the number of instructions has doubled and, from 1/8 of the limit on, once per eighth. It compares the current
@@ -16,11 +16,15 @@ import numpy as np
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import WaitsOutside
 from evokern.simt.reconvergence import Reconvergence
+from evokern.simt.sanitizer.findings import ERROR, UNFINISHED, WARNING
 from evokern.simt.state import MachineState
 
 REPEATS = "the state repeats, so this loop never ends"
-"""Detail of the finding for a proven endless loop; without it, the kernel may merely be slow."""
+"""Detail of the finding for an endless loop."""
+OUTSIDE = ", unless a block outside this batch ends it"
+"""End of that detail if other blocks of the launch have not finished; the loop may then wait for one of them."""
 PARTS = 8
 """Number of parts into which the limit is divided; at least one state is stored in each part."""
 FIRST_CHECK_FRACTION = 64
@@ -33,6 +37,8 @@ FIRST_ENOUGH_CHECK = 100_000
 """Warp instructions of a batch before the first call to `enough`; the interval then grows by half each time."""
 STATE_COMPARISONS = 64
 """Maximum comparisons of the whole state per part."""
+_OWN_SPACES = ("shared", "local", "param", "const")
+_GLOBAL_READS = frozenset({"ld", "ldu", "atom", "cp", "mbarrier", "multimem"})
 
 
 class HangDetector:
@@ -58,6 +64,7 @@ class HangDetector:
         self._part = self._options.instruction_limit // PARTS or 1
         self._next = self._options.instruction_limit // FIRST_CHECK_FRACTION or 1
         self._lane_comparisons = self._state_comparisons = 0
+        self._reads_global = False
         self._kept_waits: tuple[Any, ...] = ()
         self._kept_lane: list[Array] = []
         self._kept_state: list[Array] = []
@@ -77,6 +84,8 @@ class HangDetector:
             Stopped: the limit is exceeded, the state repeats, or the caller has seen enough.
         """
         issued = self.schedule.issued
+        if self._lane_comparisons and not self._reads_global:
+            self._reads_global = _reads_global(segment)
         if issued > self._ask:
             self._ask = issued * 3 // 2
             if self._options.enough is not None and self._options.enough():
@@ -84,20 +93,20 @@ class HangDetector:
             self._set_next_check()
         limit = self._options.instruction_limit
         if issued > limit:
-            self.stop_hung(
-                segment, f"the kernel did not end within {limit} warp instructions: raise the limit if it needs more"
-            )
+            self.stop_hung(segment, f"the kernel did not end within {limit:,} warp instructions", certain=False)
         if issued > self._next:
             self._keep(key, active, burst)
         elif self._lane_comparisons and self._repeats(key, active, burst):
-            self.stop_hung(
-                segment, REPEATS + (", unless a block outside this batch ends it" * self._has_other_batches(active))
-            )
+            waits = self._reads_global and self._has_other_batches(active)
+            self.stop_hung(segment, REPEATS + OUTSIDE * waits, certain=not waits)
 
-    def stop_hung(self, segment: Segment, detail: str) -> None:
-        """Stop a launch that does not end by itself."""
+    def stop_hung(self, segment: Segment, detail: str, *, certain: bool) -> None:
+        """Stop a launch that never ends or, if not `certain`, a launch that may be only long."""
         lane = int(self._batch.active.lanes[0])
-        self._batch.report("instruction_limit", segment.base, lane, detail=detail)
+        kind, level = ("instruction_limit", ERROR) if certain else (UNFINISHED, WARNING)
+        self._batch.report(kind, segment.base, lane, detail=detail, level=level)
+        if OUTSIDE in detail and segment.polls:
+            raise WaitsOutside
         self._batch.stop()
 
     def _has_other_batches(self, active: Active) -> bool:
@@ -113,6 +122,7 @@ class HangDetector:
             LANE_COMPARISONS if sum(array.nbytes for array in self._kept_state) <= STATE_BYTES else 0
         )
         self._state_comparisons = STATE_COMPARISONS
+        self._reads_global = False
         if self._lane_comparisons:
             self._kept_state = [array.copy() for array in self._kept_state]
             self._kept_lane = [column.copy() for column in self._column(active)]
@@ -173,3 +183,12 @@ class HangDetector:
             committed,
             tuple(map(id, copies.pending)),
         )
+
+
+def _reads_global(segment: Segment) -> bool:
+    """Return whether a segment reads memory that blocks outside the batch can write."""
+    instructions = segment.routine.function.instructions[segment.start : segment.stop]
+    return any(
+        item.opcode in _GLOBAL_READS and not any(word.startswith(_OWN_SPACES) for word in item.modifiers)
+        for item in instructions
+    )

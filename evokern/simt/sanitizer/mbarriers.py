@@ -31,7 +31,7 @@ class _Mbarrier:
     """Announced bytes still missing."""
 
     def settle(self) -> bool:
-        """End the phase if nothing is missing; return whether it ended."""
+        """End the phase if no arrival and no bytes are missing; return whether the phase ended."""
         if self.pending > 0 or self.bytes > 0:
             return False
         self.phase += 1
@@ -125,7 +125,7 @@ class Mbarriers:
             self._order.complete(lane // self._order.width, place)
 
     def expect(self, active: Active, address: Array, offset: int, number: int, amount: Array) -> None:
-        """Announce bytes or, with a negative amount, record that they have arrived."""
+        """Announce bytes or, with a negative amount, record the arrival of bytes."""
         sound, index = self._locate(active, address, offset, number)
         if sound is None:
             return
@@ -146,7 +146,7 @@ class Mbarriers:
         parity: bool,
         acquires: bool = True,
     ) -> Array:
-        """Return, per lane, whether a phase has ended: that of a token, or the latest phase with a given parity."""
+        """Return, per lane, whether a phase has ended: a token's phase, or the latest phase with a given parity."""
         result = np.zeros(active.count, np.bool_)
         sound, index = self._locate(active, address, offset, number)
         if sound is None:

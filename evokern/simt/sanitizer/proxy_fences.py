@@ -1,4 +1,4 @@
-"""Check that writes to shared memory are visible to the asynchronous proxy: `fence.proxy.async` must follow them.
+"""Check that `fence.proxy.async` follows each write to shared memory that the asynchronous proxy reads.
 
 `wgmma` reads shared memory through a different proxy than loads and stores (PTX ISA 9.0, section 9.7.15.4). Between a
 store (or a completed cp.async) and such a read, a thread that has seen the write must issue the fence. Usually the

@@ -254,7 +254,7 @@ class SharedShadow:
         log.add(few.lanes, element, count, self._keys(few, number, plain=False))
 
     def writers(self, index: Array, width: int) -> tuple[Array, Array]:
-        """Return the keys of the last writers of the accessed words, and these words, both as [accesses, keys]."""
+        """Return the keys of the last writers of the accessed words, and the words, both as [accesses, keys]."""
         view, count = self._view(width)
         element = self._element(index, width)
         keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -283,7 +283,7 @@ class SharedShadow:
         self.order.dirty = True
 
     def settle(self, index: Array, width: int, leaders: LeaderLanes) -> None:
-        """Mark words as written long ago, for objects such as barriers that define their own order."""
+        """Mark words as written long ago; used for objects that define their own order, such as barriers."""
         view, count = self._view(width)
         index = index[leaders.chosen]
         view[self._element(index, width)] = np.zeros(index.size * count, np.uint64).view(view.dtype)
@@ -373,7 +373,7 @@ class SharedShadow:
     # ---- reporting
 
     def report(self, kind: str, number: int, lanes: Array, words: Array, keys: Array, detail: str) -> None:
-        """Report accesses that conflict with these keys."""
+        """Report the accesses that conflict with the given keys."""
         self._report_all(number, [_Found(kind, lanes, words, keys, detail)])
 
     def _report_all(self, number: int, found: list[_Found]) -> None:

@@ -1,4 +1,4 @@
-"""Vector clocks of a block: the stamps up to which each thread has seen every other thread's accesses.
+"""Vector clocks of a block: the time stamp up to which each thread is ordered after every other thread.
 
 There is one clock for each pair of warps, which is exact while whole warps synchronise. When only some lanes of a warp
 synchronise, the block gets one clock for each pair of threads, until all its threads synchronise again. The clocks of
@@ -107,7 +107,7 @@ class ThreadClocks:
         return self._limits
 
     def observed(self) -> Array:
-        """Return the stamps up to which each warp has seen each warp, including itself, as [blocks, warps, warps]."""
+        """Return the time stamps up to which each warp is ordered after each warp, as [blocks, warps, warps]."""
         known = self.clocks.copy()
         warp = np.arange(self.warps)
         met = self.collective.reshape(self.blocks, self.warps, 32).min(2)
@@ -115,7 +115,7 @@ class ThreadClocks:
         return known
 
     def seen(self, lanes: Array, threads: Array) -> Array:
-        """Return, for (lane, thread) pairs, the stamp up to which the lane has seen the thread's accesses."""
+        """Return, for (lane, thread) pairs, the time stamp up to which the lane is ordered after the thread."""
         block, mine = lanes // self.width, lanes % self.width
         warp, other = mine >> 5, threads >> 5
         known = self.clocks[block, warp, other]

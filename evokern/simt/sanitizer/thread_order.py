@@ -60,7 +60,7 @@ class ThreadOrder(ThreadClocks):
     # ---- barriers
 
     def block_barrier(self, mask: Array, everyone: bool) -> None:
-        """Order everything that precedes a block's barrier before the released lanes; all these lanes have waited.
+        """Order all accesses before a block's barrier before the released lanes; all these lanes have waited.
 
         Args:
             mask: lanes released.
@@ -120,7 +120,7 @@ class ThreadOrder(ThreadClocks):
         ]
 
     def named_barrier(self, waiting: Array, arrived: dict[int, Array]) -> None:
-        """Order everything that precedes each lane's arrival at a named barrier before the lanes that it releases.
+        """Order all accesses before each arrival at a named barrier before the lanes that this barrier releases.
 
         Args:
             waiting: lanes that waited.
@@ -135,7 +135,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def arrival(self, active: Active) -> dict[int, Array]:
-        """Return what each block's active lanes know at an arrival, including their own accesses."""
+        """Return the clocks of each block's active lanes at an arrival, including their own accesses."""
         self.tick()
         self.classes.leader_lanes(active, None)
         lanes = active.lanes
@@ -145,7 +145,7 @@ class ThreadOrder(ThreadClocks):
         }
 
     def cluster_arrival(self, active: Active, *, releases: bool) -> dict[int, Array]:
-        """Return the knowledge that each leading cluster's active lanes publish when they arrive at its barrier.
+        """Return the clocks that the active lanes of each leading cluster publish when they arrive at its barrier.
 
         Args:
             active: the lanes.
@@ -167,7 +167,7 @@ class ThreadOrder(ThreadClocks):
         return found
 
     def cluster_wait(self, mask: Array, known: Mapping[int, Array]) -> None:
-        """Give lanes the knowledge that was published at their cluster's barrier.
+        """Merge the clocks that were published at the cluster's barrier into the clocks of waiting lanes.
 
         Args:
             mask: lanes that continue after the barrier.
@@ -193,7 +193,7 @@ class ThreadOrder(ThreadClocks):
             self._refloor()
 
     def seen_by_any(self, active: Active) -> dict[int, tuple[Array, Array]]:
-        """Return the joint knowledge of each cluster's active lanes, as (blocks, stamps), by leading block."""
+        """Return the merged clocks of each cluster's active lanes, as (blocks, stamps), by leading block."""
         found = {}
         for cluster, rank, threads in self._leading_blocks(self._ordering(active.mask)):
             same = np.flatnonzero(self.classes.leader_of == cluster) * self.ranks + rank
@@ -238,7 +238,7 @@ class ThreadOrder(ThreadClocks):
     # ---- barrier objects and words for publication
 
     def arrive(self, block: int, threads: Array, place: int) -> None:
-        """Add the knowledge of threads, including their own accesses, to the knowledge of a barrier object."""
+        """Merge the clocks of arriving threads, including their own accesses, into the clock of a barrier object."""
         self.tick()
         known = self._known(block, threads)
         key = (block, "arrivals", place)
@@ -246,13 +246,13 @@ class ThreadOrder(ThreadClocks):
         self._published[key] = known if before is None else np.maximum(before, known)
 
     def complete(self, block: int, place: int) -> None:
-        """Give the threads waiting at a barrier object its knowledge, because a phase has ended."""
+        """Merge a barrier object's clock into the clocks of the threads that wait at it, after a phase has ended."""
         known = self._published.get((block, "arrivals", place))
         if known is not None:
             self._published[block, "mbarrier", place] = known
 
     def wait(self, active: Active, place: Array) -> None:
-        """Order everything known at the end of a barrier object's last phase before the lanes that saw this phase end.
+        """Order all accesses before the end of a barrier object's last phase before the lanes that saw this end.
 
         Args:
             active: the lanes.
@@ -280,7 +280,7 @@ class ThreadOrder(ThreadClocks):
         self._touched[lanes] = self.now
 
     def load_at(self, active: Active, space: str, place: Array, *, near: bool = False) -> None:
-        """Order everything published at a word before the lanes that read the word.
+        """Order all accesses that were published at a word before the lanes that read the word.
 
         Args:
             active: the lanes.
@@ -292,7 +292,7 @@ class ThreadOrder(ThreadClocks):
             self._acquire(active, place, space, near=near)
 
     def store_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
-        """Publish at a word the accesses of lanes before their fence, or before the instruction if it is a release."""
+        """Publish at a word the lanes' accesses before their fence or, for a release, before the instruction."""
         if not (self._published or self.fences or releases):
             return
         self.tick()
@@ -305,7 +305,7 @@ class ThreadOrder(ThreadClocks):
                     self._published.pop(key, None)
 
     def update_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
-        """Acquire and publish knowledge at a word, one lane after another, as atomic updates do."""
+        """Apply acquire and release ordering at a word to one lane after another, as for atomic updates."""
         if not (self._published or self.fences or releases):
             return
         self.tick()

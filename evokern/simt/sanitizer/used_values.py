@@ -1,4 +1,4 @@
-"""Second run of a launch with findings, to detect values that a suspect access read but that were never used.
+"""Second run of a launch, to find out whether the values of suspect reads are ever used.
 
 A compiler may move a load above its condition and discard the value if the condition is false; a program may read ahead
 and never need the data. Such a read may race, or read uninitialised memory, without any effect. The machine is
@@ -179,7 +179,7 @@ class UsedValues:
 
 
 def surely_used(program: PtxProgram, number: int) -> bool:
-    """Return whether all lanes use everything that an instruction reads before its segment ends."""
+    """Return whether all lanes use all values that an instruction reads before its segment ends."""
     segment = next(item for item in program.segments if item.base <= number < item.base + item.stop - item.start)
     _, writes = registers_accessed(program.instructions[number], program.operations[number])
     held = set(writes)

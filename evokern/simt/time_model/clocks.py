@@ -141,7 +141,7 @@ class Clocks:
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
 
     def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
-        """Run one segment for the warps in a mask (None for all), and record the time that it takes."""
+        """Simulate one segment for the warps in a mask (None for all), and record the duration of the segment."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
         self._pass_barrier(at)
@@ -159,7 +159,7 @@ class Clocks:
             self.stalls.add_simulated(known.stalls, start.size)
 
     def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
-        """Advance warps by the mean time of a segment; with ``whole``, it includes waits for barriers and pipes."""
+        """Advance warps by a segment's mean time; with ``whole``, the time includes waits for barriers and pipes."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         if not whole:
             self._pass_barrier(at)
@@ -249,6 +249,9 @@ class Clocks:
                     self.copy_demand_at[at] = np.minimum(self.copy_demand_at[at], when)
             elif step.kind == "commit":
                 self._close(at)
+            elif step.kind == "sleep":
+                when = ordered = np.maximum(when, last) + step.latency
+                start, issued = when.copy(), 0.0
             elif step.kind == "fence":
                 ordered = when + step.latency
             elif step.kind == "barrier":
@@ -340,7 +343,7 @@ class Clocks:
 
 
 class Groups:
-    """End times of the groups of a warp's asynchronous work."""
+    """Times at which the groups of a warp's asynchronous work end."""
 
     def __init__(self, warps: int) -> None:
         self.end = np.zeros((GROUPS, warps))
@@ -356,7 +359,7 @@ class Groups:
         self.count[warps] += 1
 
     def done(self, at: Array | slice, keep: int) -> Array:
-        """Return the clock at which all groups except the latest ones end."""
+        """Return the clock at which all groups except the latest groups end."""
         warps = self.warps[at]
         last = self.count[warps] - keep - 1
         return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)

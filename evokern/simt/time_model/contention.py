@@ -1,4 +1,4 @@
-"""Bookings of an SM's pipes in intervals of its clocks, to find the delays that warps cause each other.
+"""Booked clock intervals of an SM's pipes, to compute the delays that warps cause each other.
 
 While a warp runs, its work evenly takes the free share of each pipe. The work ends only when every pipe has had time
 for it. Warps that are simulated earlier are served first, but later ones fill gaps, because warps are simulated segment
@@ -33,11 +33,11 @@ class Pipes:
 
     @property
     def taken(self) -> Array:
-        """Total booked clocks of each pipe."""
+        """Total number of booked clock cycles of each pipe."""
         return np.asarray(self._taken.sum(1))
 
     def share(self, start: float, end: float, need: Array) -> float:
-        """Book clocks on every pipe, spread over its free time; return the clock at which the last pipe finishes.
+        """Book clocks on every pipe, spread over the pipe's free time; return when the last pipe finishes.
 
         Args:
             start: clock at which the work starts.
@@ -57,7 +57,7 @@ class Pipes:
         return done
 
     def queue(self, pipe: int, start: float, need: float) -> float:
-        """Book all free time of one pipe until it finishes some work; return the clock at which it finishes.
+        """Book all free time of a pipe until a given amount of work is done; return the clock at which it is done.
 
         Args:
             pipe: index of the pipe.

@@ -21,7 +21,7 @@ from evokern.ptx.syntax import Instruction
 
 @dataclass(frozen=True)
 class Latencies:
-    """Clocks from issue to use; the times for which pipes are occupied are in `evokern.simt.time_model.pipes`."""
+    """Clocks from the issue of an instruction to the use of its result; see `pipes` for the occupancy of pipes."""
 
     alu: float = 4.5
     """Arithmetic in fp32, fp16 and simple integer arithmetic."""
@@ -94,7 +94,7 @@ class Cost:
     """Clocks until a dependent instruction may issue."""
     kind: str
     """`plain`, `free`, `global`, `local`, `shared`, `async`, `commit`, `wait`, `product`, `product_commit`,
-    `product_wait`, `store`, `barrier` or `fence`."""
+    `product_wait`, `store`, `barrier`, `fence` or `sleep`."""
 
 
 def cost_of(instruction: Instruction, table: Latencies) -> Cost:
@@ -130,6 +130,8 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
         return Cost(table.cluster_barrier, "barrier") if instruction.has("wait") else Cost(table.alu, "plain")
     if opcode in ("bar", "barrier"):
         return Cost(table.barrier, "barrier")
+    if opcode == "nanosleep":
+        return Cost(0.0, "sleep")
     if opcode in ("membar", "fence", "mbarrier"):
         return Cost(table.barrier, "fence")
     if opcode in SPECIAL:

@@ -52,7 +52,7 @@ _OPERAND_BYTES_PER_CLOCK = 128.0
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Pipe and the time for which an instruction occupies it if the warp runs alone."""
+    """Pipe, and the time for which an instruction occupies this pipe if the warp runs alone."""
 
     pipe: str
     """`tensor`, `sfu`, `shared` or `global`."""
@@ -94,7 +94,7 @@ def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_f
 
 
 def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:
-    """Return, for each pipe of an SM, the clocks for which all executions of each instruction occupy it."""
+    """Return, for each pipe of an SM, the clocks for which all executions of each instruction occupy the pipe."""
     issued = _issued(counters)
     generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
     fp32_lanes = chip.fp32_flops_per_clock / 2
@@ -137,7 +137,7 @@ def matrix_rate(name: str, chip: Profile) -> float:
 
 
 def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, Hold]:
-    """Return a map from instruction to the pipe that it occupies for longer than its issue clock."""
+    """Return a map from each instruction to the pipe that the instruction occupies for longer than one issue slot."""
     found: dict[int, Hold] = {}
     runs = np.maximum(counters.warp_instructions, 1)
     wavefronts = counters.shared_wavefronts / runs

@@ -77,7 +77,7 @@ def are_equal(runs: Array) -> bool:
 
 
 def lines(grid: tuple[int, int, int]) -> dict[int, tuple[Array, tuple[int, ...]]]:
-    """Return a map from axis to (coordinates, ids of the blocks there), for each axis with more than one block."""
+    """Return a map from each axis with more than one block to (coordinates, ids of the blocks there)."""
     strides = (1, grid[0], grid[0] * grid[1])
     found = {}
     for axis, size in enumerate(grid):

@@ -99,7 +99,7 @@ class Prediction:
 
     @property
     def cause(self) -> str:
-        """Label for a kernel limited by this bound, such as `memory-bound`."""
+        """Label of a kernel with this bottleneck, such as `memory-bound`."""
         return CAUSES[self.bound]
 
 
@@ -196,7 +196,7 @@ def _norm(values: Sequence[float], exponent: float) -> float:
 
 
 def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
-    """Return, for each pipe of an SM, the clocks for which the work of one block occupies it."""
+    """Return, for each pipe of an SM, the clocks for which the work of one block occupies the pipe."""
     sampled = max(len(counters.blocks) * counters.launches, 1)
     mean = np.full((1, len(counters.instructions)), 1 / sampled)
     return {name: float(clocks[0]) for name, clocks in _clocks(counters, mean, chip).items()}

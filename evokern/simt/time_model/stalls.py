@@ -17,7 +17,7 @@ from evokern.simt.arrays import Array
 
 @dataclass(slots=True, eq=False)
 class MeanStalls:
-    """Mean waits in a segment after a given predecessor: clocks of a warp by instruction, summed over simulations."""
+    """Waits in a segment after a given predecessor: clock cycles of a warp by instruction, summed over simulations."""
 
     whole: dict[int, float] = field(default_factory=dict)
     """All waits, including those at the barrier before the segment."""
@@ -26,7 +26,7 @@ class MeanStalls:
 
 
 class Stalls:
-    """Clocks that the warps of a batch waited, by instruction."""
+    """Clock cycles that the warps of a batch spent waiting, by instruction."""
 
     def __init__(self, warps: int) -> None:
         self._warps = warps
@@ -38,15 +38,15 @@ class Stalls:
 
     @property
     def of_mean_warp(self) -> dict[int, float]:
-        """Map from instruction number to the clocks that an average warp waited at the instruction."""
+        """Map from instruction number to the clock cycles that an average warp spends waiting at the instruction."""
         return {number: clocks / self._warps for number, clocks in self._clocks.items()}
 
     def add_delay(self, number: int, clocks: Array) -> None:
-        """Record how many clocks after the earliest possible one each warp issued an instruction."""
+        """Record by how many clock cycles each warp issued an instruction later than possible."""
         self._late.append((number, float(clocks.sum())))
 
     def arrived(self, number: int, at: Array | slice) -> None:
-        """Record the barrier instruction at which warps will wait next."""
+        """Record the barrier instruction at which some warps will wait next."""
         self._barrier[at] = number
 
     def met(self, at: Array | slice, clocks: Array) -> None:
@@ -72,7 +72,7 @@ class Stalls:
         self._met, self._inner = {}, {}
 
     def add_skipped(self, mean: MeanStalls, warps: int, walks: int, *, whole: bool) -> None:
-        """Add the waits of a segment that took its mean time; `whole` if they include the barrier before it."""
+        """Add the waits of a segment that took its mean time; `whole` includes the waits at the preceding barrier."""
         for number, clocks in (mean.whole if whole else mean.inner).items():
             self._add(number, clocks / walks * warps)
         for number, clocks in self._met.items():

@@ -94,7 +94,7 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_is_refused(place: Path, make: object) -> None:
+def test_non_regular_files_are_rejected(place: Path, make: object) -> None:
     """A pipe keeps nobody waiting."""
     make(place / "evokern-GPU-1.lock")  # type: ignore[operator]
     with pytest.raises(DeviceError, match=r"not a regular file; .*owner"):
@@ -102,7 +102,7 @@ def test_what_is_no_file_is_refused(place: Path, make: object) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_two_users_keep_each_other_off_a_gpu() -> None:
+def test_gpu_lock_excludes_other_users() -> None:
     """Whoever made the file, root, a user or another one: the second is refused and told which process has the GPU."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="evokern-lock-") as folder:
         place = Path(folder)
@@ -116,7 +116,7 @@ def test_two_users_keep_each_other_off_a_gpu() -> None:
                 process.communicate("\n")
 
 
-def test_the_place_is_one_for_all_users(monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path) -> None:
+def test_lock_path_is_shared_by_all_users(monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path) -> None:
     """It hangs neither on TMPDIR nor on who asks: a folder of root's where nobody may remove another's file."""
     found = lock_folder()
     assert found in PLACES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simt_tools import Defect, defects
 
-from evokern.simt.sanitizer.findings import CLUSTER_HINTS, HINTS
+from evokern.simt.sanitizer.findings import CLUSTER_HINTS, HINTS, UNFINISHED
 
 ALL = defects()
 
@@ -33,6 +33,6 @@ def test_clean_twin_is_clean(defect: Defect) -> None:
 
 
 def test_every_kind_has_a_defect() -> None:
-    """No kind of finding goes untested."""
-    assert set(HINTS) == {defect.kind for defect in ALL}
+    """No kind of finding goes untested; `tests/simt/test_hangs.py` tests launches that are stopped at the limit."""
+    assert set(HINTS) - {UNFINISHED} == {defect.kind for defect in ALL}
     assert len(ALL) >= 24

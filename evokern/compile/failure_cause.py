@@ -1,0 +1,123 @@
+"""Genes on which the code at a source line, or the size of shared memory, may depend.
+
+The kernel's functions show which macros and launch values a gene changes; a slice of the source shows which of these
+reach the place (`evokern.cuda_source.reaching`). Too many genes are possible, too few are not intended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from evokern.cuda_source.reaching import names_reaching
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.render import macros, read_source
+from evokern.declaration.space import Space
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError
+from evokern.study.trial import Evaluation, Outcome, Trial
+
+_ADDRESS_CHECKS = frozenset({"out_of_bounds", "misaligned"})
+"""Checks that depend on the addresses of accesses, not on the values read or written."""
+_POSITIONS = frozenset(
+    {"threadIdx", "blockIdx", "blockDim", "gridDim", "asm", "extern", "this_grid", "this_thread_block", "this_cluster"}
+)
+"""Names whose values depend on the launch."""
+_VALUES = 64
+"""Values of a gene whose effects on macros and launches are compared."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Check and place at which a candidate failed."""
+
+    check: str
+    """Name of the check, the limit or the error."""
+    file: str = ""
+    """File of the source line; empty for the kernel's own source."""
+    line: int | None = None
+    """Source line, or None."""
+    shared: bool = False
+    """Whether the place is the declarations of shared memory."""
+
+
+def cause_of(evaluation: Evaluation) -> Cause | None:
+    """Return the cause of a failure; None for a candidate that did not fail."""
+    evidence, outcome = evaluation.evidence, evaluation.outcome
+    if evaluation.passed_gate or outcome is Outcome.SLOW:
+        return None
+    finding = evidence.get("finding")
+    if isinstance(finding, Mapping):
+        return Cause(str(finding.get("kind")), str(finding.get("file") or ""), finding.get("line") or None)
+    if outcome is Outcome.COMPILE_ERROR:
+        return Cause(outcome.value, str(evidence.get("file") or ""), evidence.get("line"))
+    if outcome is Outcome.OVER_RESOURCES:
+        shared = "shared" in str(evidence["constraint"])
+        return Cause("shared memory" if shared else str(evidence["constraint"]), shared=shared)
+    return Cause(str(evidence.get("check") or evidence.get("error") or outcome.value))
+
+
+def shared_cause(trials: Iterable[Trial]) -> Cause | None:
+    """Return the cause that all evaluated trials share, or None."""
+    causes = {cause_of(trial.evaluation) for trial in trials if trial.outcome.evaluated}
+    return causes.pop() if len(causes) == 1 else None
+
+
+def genes_reaching(kernel: Kernel, space: Space, problem: Problem, cause: Cause) -> frozenset[str]:
+    """Return the genes on which a cause may depend; all genes if its place is unknown."""
+    everything = frozenset(gene.name for gene in space.genes)
+    if cause.line is None and not cause.shared:
+        return everything
+    try:
+        text, headers = read_source(kernel)
+        base = space.first_feasible() or space.default()
+        before = _effects(kernel, base, problem)
+    except EvokernError:
+        return everything
+    by_name: dict[str, set[str]] = {}
+    always: set[str] = set()
+    for gene in space.genes:
+        for value in islice(gene.values, _VALUES):
+            config = space.canonical({**base, gene.name: value})
+            try:
+                after = _effects(kernel, config, problem)
+            except EvokernError:
+                always.add(gene.name)
+                continue
+            for name in before.keys() | after.keys():
+                if before.get(name) != after.get(name):
+                    by_name.setdefault(name, set()).add(gene.name)
+    always |= by_name.pop("", set())
+    entries = frozenset(launch.entry for launch in launches_of(kernel, base, problem))
+    texts = {**headers, kernel.source: text}
+    names = names_reaching(
+        texts,
+        cause.file or kernel.source,
+        cause.line,
+        entries=entries,
+        fixed=frozenset(by_name) | _POSITIONS,
+        addresses=cause.check in _ADDRESS_CHECKS,
+        compile_time=cause.check == Outcome.COMPILE_ERROR.value or cause.shared,
+    )
+    if names is None:
+        return everything
+    return frozenset(always).union(*(by_name.get(name, ()) for name in names)) & everything
+
+
+def _effects(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Any]:
+    """Return what a configuration passes to the source: macros, the launch for built-in variables, and "" for the rest.
+
+    Raises:
+        EvokernError: a function in `kernel.py` raised.
+    """
+    launches = launches_of(kernel, config, problem)
+    shape = [(launch.grid, launch.block, launch.shared_bytes, launch.cluster) for launch in launches]
+    try:
+        tensors = dict(kernel.workload.tensors(problem, config))
+    except KERNEL_CODE_EXCEPTIONS:
+        tensors = {}
+    rest = [(launch.entry, launch.args) for launch in launches], tensors, kernel.architecture_suffix(config)
+    return {**macros(kernel, config, problem), **dict.fromkeys(_POSITIONS, shape), "": rest}

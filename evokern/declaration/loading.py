@@ -1,0 +1,89 @@
+"""Files of a kernel while its `kernel.py` is executed: the content of a session replaces what is on disk now."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder, SourceLoader
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, NoReturn
+
+from evokern.files import read_text
+
+_given: Mapping[Path, bytes] = {}
+_folders: set[str] = set()
+"""Folders of the kernels that this process loaded."""
+_end_process = os._exit
+
+
+def _exit(status: int) -> NoReturn:
+    """Raise SystemExit if kernel code calls `os._exit`, which would end a command silently and as a success."""
+    if os.path.dirname(sys._getframe(1).f_code.co_filename) in _folders:  # noqa: PTH120 (a name, not a file)
+        raise SystemExit(f"os._exit({status})")
+    _end_process(status)
+
+
+@contextmanager
+def loading(folder: Path, content: Mapping[Path, bytes]) -> Iterator[None]:
+    """Use the given content of files, by absolute path, in the code of a folder that runs in this context.
+
+    Modules that the process imports later are also executed from this content. Those that it imported before are
+    executed again, because their text may differ.
+    """
+    global _given
+    before, _given = _given, content
+    _folders.add(str(folder))
+    os._exit = _exit
+    if content:
+        for name, module in list(sys.modules.items()):
+            if (file := getattr(module, "__file__", None)) and Path(file).absolute() in content:
+                del sys.modules[name]
+        sys.meta_path.insert(0, _Finder(content))
+    try:
+        yield
+    finally:
+        _given = before
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file that belongs to the kernel being loaded.
+
+    Raises:
+        OSError: the file cannot be read.
+        UnicodeDecodeError: the file is not valid UTF-8.
+    """
+    given = _given.get(path.absolute())
+    return read_text(path) if given is None else given.decode("utf-8-sig")
+
+
+class _Loader(SourceLoader):
+    """Loader of one module from given text."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        self._path, self._content = path, content
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+    def get_data(self, path: Any) -> bytes:
+        if str(path) != self._path:
+            raise OSError(f"{path} is not cached")  # no bytecode, which may be of another text
+        return self._content
+
+
+class _Finder(MetaPathFinder):
+    """Finder that replaces the text of modules on disk."""
+
+    def __init__(self, content: Mapping[Path, bytes]) -> None:
+        self._content = content
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        found = PathFinder.find_spec(fullname, path, target)
+        given = self._content.get(Path(found.origin).absolute()) if found and found.origin else None
+        if found is None or given is None:
+            return None
+        found.loader = _Loader(str(found.origin), given)
+        return found

@@ -1,0 +1,136 @@
+"""Problems at which loops repeat: found and run under the sanitizer, or named where there are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from planted_faults import Planted
+
+from evokern.analysis.check.folder import Folder
+from evokern.analysis.check.paths_check import loops_and_branches
+from evokern.analysis.sanitize import repeats
+from evokern.analysis.verify.stages import Stage, sanitizer_stage
+from evokern.analysis.verify.under_test import CandidateUnderTest
+from evokern.hardware.profiles import chip
+from evokern.store import OWN_PROBLEM, ProofRecord, undecided
+from evokern.store._verification import verification
+from evokern.study.discovery import load_kernel
+from evokern.study.settings import Study
+from evokern.wording import verification_text
+
+ROWS = """
+extern "C" __global__ void run(const float* x, float* y, int rows, int cols) {
+  __shared__ float first;
+  for (int r = blockIdx.x; r < rows; r += gridDim.x) {
+    if (threadIdx.x == 0) first = x[(long long)r * cols];
+    __syncthreads();
+    for (int c = threadIdx.x; c < cols; c += THREADS) y[(long long)r * cols + c] = x[(long long)r * cols + c] + first;
+    @<||__syncthreads();>@
+  }
+}"""
+WALK = Planted("rows", ROWS, 64, "64,300", ("5,40", "4,64"), "48", "t['x'] + t['x'][:, :1]", "(p.ROWS, p.COLS)")
+LINE = 17
+"""Line of the loop over rows."""
+
+
+def sanitized(tmp_path: Path, case: Planted, *, faulty: bool) -> Stage:
+    kernel = load_kernel(case.write(tmp_path, faulty=faulty))
+    study, problems = Study("rows", kernel.name, (case.problem,)), (kernel.problem(case.problem),)
+    return sanitizer_stage(CandidateUnderTest(kernel, kernel.space.default(), study, problems, chip("l4"), 5))
+
+
+@pytest.mark.parametrize("grid", ["48", "40", "min(p.ROWS, 500)", "64"])
+def test_a_race_of_the_second_row_is_found(tmp_path: Path, grid: str) -> None:
+    """Blocks take a second row at the study's problem, at a larger one, or only beyond a limit of the grid."""
+    found = sanitized(tmp_path, replace(WALK, grid=grid), faulty=True)
+    assert found.state == "failed"
+    assert "shared race" in found.detail
+
+
+def test_a_loop_repeats_at_a_problem_that_is_made(tmp_path: Path) -> None:
+    """No block takes a third row at the study's problem; the verdict names the problem and the watched blocks."""
+    found = sanitized(tmp_path, WALK, faulty=False)
+    assert (found.state, undecided({"sanitizer": found.facts})) == ("passed", "")
+    assert "160,40" in found.facts["grown"]
+    assert found.facts["races"] == {"64,300": [12, 48]}
+    assert "ROWS=160 COLS=40; races looked for in 12 of 48 blocks at the study's problem" in found.detail
+
+
+@pytest.mark.parametrize("grid", ["p.ROWS", "2 * p.ROWS"])
+def test_a_loop_that_no_launch_repeats_is_no_doubt(tmp_path: Path, grid: str) -> None:
+    """The grid grows with the rows, so that no block ever takes a second one."""
+    found = sanitized(tmp_path, replace(WALK, grid=grid), faulty=True)
+    assert found.state == "passed"
+    assert not found.facts["open_loops"]
+
+
+def test_a_loop_that_may_repeat_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A problem at which a block takes three rows is too large, so that the candidate is not verified."""
+    monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)
+    found = sanitized(tmp_path, replace(WALK, grid="1024"), faulty=True)
+    assert found.facts["open_loops"] == [{"file": "", "line": LINE, "rounds": 1}]
+    reason = undecided({"sanitizer": {"state": found.state, "detail": found.detail, **found.facts}})
+    assert f"the loop on line {LINE} of kernel.cu takes at most 1 round as compiled" in reason
+
+
+def test_a_trial_with_such_a_loop_is_not_verified() -> None:
+    """`show`, the report and the export print the verification's state and reason."""
+    sanitizer = {"state": "passed", "detail": "the loop on line 8 of kernel.cu takes at most 1 round as compiled"}
+    own = {"state": "passed", "detail": "all blocks ran", "covered": True, "share": 1.0}
+    trial = SimpleNamespace(number=3, evaluation=SimpleNamespace(own_problem_share=1.0, scaled_problems=()))
+    study: Any = SimpleNamespace(name="rows", predicted=True, problems_in_words=lambda: "ROWS=64", in_words=str)
+
+    def state(**facts: object) -> str:
+        stages = {"sanitizer": {**sanitizer, **facts}, OWN_PROBLEM: own}
+        proof = ProofRecord("verify", 3, "", {"stages": stages})
+        found = verification(study, cast(Any, trial), [proof], [], interrupted=False, db=Path("a.db"))
+        return verification_text(found.as_dict())
+
+    assert state(open_loops=[]).startswith("verified: at ROWS=64")
+    assert state().startswith("verified: at ROWS=64"), "results of an earlier version keep their state"
+    unclear = state(open_loops=[{"file": "", "line": 8, "rounds": 1}])
+    assert unclear.startswith("not verified: sanitizer: the loop on line 8 of kernel.cu")
+
+
+def checked(tmp_path: Path, case: Planted, *, faulty: bool = False) -> list[tuple[Any, str]]:
+    kernel = load_kernel(case.write(tmp_path, faulty=faulty))
+    small = tuple(kernel.problem(text) for text in case.small)
+    return list(
+        loops_and_branches(Folder(kernel, (kernel.problem(case.problem), *small), cast(Any, SimpleNamespace())))
+    )
+
+
+def test_check_warns_of_loops_with_few_rounds(tmp_path: Path) -> None:
+    """The warning names each loop's line and problems at which it repeats."""
+    (warned, races) = checked(tmp_path, WALK)
+    assert warned[0] == "warning"
+    assert f"the loop on line {LINE} of kernel.cu takes at most 1 round as compiled" in warned[1]
+    assert "for example ROWS=160 COLS=40" in warned[1]
+    assert races == (True, "no findings; races looked for in 12 of 48 blocks at the study's problem")
+
+
+def test_check_finds_the_race(tmp_path: Path) -> None:
+    (found,) = checked(tmp_path, WALK, faulty=True)
+    assert found[0] is False
+    assert "shared race" in found[1]
+
+
+FLAT = """
+extern "C" __global__ void run(const float* x, float* y, int n) {
+  const int i = blockIdx.x * THREADS + threadIdx.x;
+  if (i < n) y[i] = 2.f * x[i] + 1.f;
+}"""
+
+
+@pytest.mark.parametrize(("small", "warned"), [(("640", "1280"), True), (("640", "1281"), False)])
+def test_check_warns_of_a_tail_that_no_small_problem_has(tmp_path: Path, small: tuple[str, str], warned: bool) -> None:
+    """A bounds check that always holds is named, with a problem at which it does not."""
+    flat = Planted("flat", FLAT, 64, "4096", small, "-(-p.N // c.THREADS)", "2 * t['x'] + 1", "(p.N,)", "N", "(p.N,)")
+    told = [text for state, text in checked(tmp_path, flat) if state == "warning"]
+    assert bool(told) == warned
+    assert not told or "the branch on line 17 of kernel.cu goes one way" in told[0]
+    assert not told or told[0].endswith("for example N=641")
