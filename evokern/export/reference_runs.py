@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.export.bound_check import ExportedLimit
 from evokern.export.formula import member
 from evokern.export.launcher import number
 from evokern.export.sampled_check import SampledField
@@ -24,6 +25,7 @@ def reference_runs(
     traces: Traces,
     by_role: Mapping[str, Sequence[str]],
     sampled: Sequence[SampledField],
+    limits: Mapping[str, ExportedLimit],
 ) -> str:
     """Return the C++ function `run_reference`, and `reference_within` if fields can be sampled.
 
@@ -33,8 +35,9 @@ def reference_runs(
         traces: extents as formulas over the fields.
         by_role: names of inputs and outputs, in the order of the reference's arguments.
         sampled: fields that can be sampled.
+        limits: allowed error of each output.
     """
-    texts = [_run(kernel, problem, traces, by_role, sampled)]
+    texts = [_run(kernel, problem, traces, by_role, sampled, limits)]
     if sampled:
         texts.append(_within(sampled))
     return "\n".join(texts)
@@ -46,6 +49,7 @@ def _run(
     traces: Traces,
     by_role: Mapping[str, Sequence[str]],
     sampled: Sequence[SampledField],
+    limits: Mapping[str, ExportedLimit],
 ) -> str:
     position = {one.name: index for index, one in enumerate(sampled)}
     parts = {name: f"part_{index}" for index, name in enumerate(by_role["input"])}
@@ -79,9 +83,44 @@ def _run(
             count = f"picked.empty() ? {count} : expected[{index}].places.size()"
         lines.append(f"  expected[{index}].values.resize({count});")
         arguments.append(f"expected[{index}].values.data()")
-    return "\n".join(
-        [*lines, f"  evokern_reference::reference({', '.join(arguments)});", "  return expected;", "}", ""]
-    )
+    lines.append(f"  evokern_reference::reference({', '.join(arguments)});")
+    for names in dict.fromkeys(limit.absolute for limit in limits.values() if limit.absolute):
+        lines += _magnitudes(names, [name for name in limits if limits[name].absolute == names], by_role, arguments)
+    return "\n".join([*lines, "  return expected;", "}", ""])
+
+
+def _magnitudes(
+    absolute: Sequence[str], outputs: Sequence[str], by_role: Mapping[str, Sequence[str]], arguments: Sequence[str]
+) -> list[str]:
+    """Return C++ that calls the reference again on absolute values of some inputs, for bounds on sums.
+
+    Args:
+        absolute: the inputs.
+        outputs: the outputs with such a bound; the results of others are discarded.
+        by_role: names of inputs and outputs.
+        arguments: arguments of the reference: fields, inputs, outputs.
+    """
+    lines, changed = ["  {  // magnitudes of the bounds on rounding errors"], list(arguments)
+    first = len(arguments) - len(by_role["output"])
+    for name in absolute:
+        index = by_role["input"].index(name)
+        at = first - len(by_role["input"]) + index
+        lines += [
+            f"    std::vector<double> absolute_{index} = inputs[{index}].values;",
+            f"    for (double& value : absolute_{index}) value = std::fabs(value);",
+        ]
+        if "picked" in arguments[at]:
+            lines.append(f"    for (double& value : part_{index}) value = std::fabs(value);")
+        changed[at] = arguments[at].replace(f"inputs[{index}].values", f"absolute_{index}")
+    for index in range(len(by_role["output"])):
+        lines.append(f"    std::vector<double> magnitudes_{index}(expected[{index}].values.size());")
+        changed[first + index] = f"magnitudes_{index}.data()"
+    lines.append(f"    evokern_reference::reference({', '.join(changed)});")
+    lines += [
+        f"    expected[{by_role['output'].index(name)}].magnitudes.swap(magnitudes_{by_role['output'].index(name)});"
+        for name in outputs
+    ]
+    return [*lines, "  }"]
 
 
 def _field(whole: str, position: int | None) -> str:

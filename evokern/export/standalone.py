@@ -29,6 +29,7 @@ from evokern.export.banner import (
     parameters,
     shape_members,
 )
+from evokern.export.bound_check import ExportedLimit, exported_limit
 from evokern.export.declared_state import restored_variables
 from evokern.export.formula import member
 from evokern.export.launcher import elements, launch_body, number, shape_checks
@@ -109,7 +110,8 @@ def standalone_program(
     by_role = {role: [n for n, t in traces.tensors.items() if t.role in roles] for role, roles in _ROLES.items()}
     program = render(kernel, config, problem)
     template = resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8")
-    limits = {**kernel.workload.tolerance, **(tolerance or {})}
+    tolerances = {**kernel.workload.tolerance, **(tolerance or {})}
+    limits = {name: exported_limit(kernel, config, problem, tolerances, name) for name in by_role["output"]}
     restored = restored_variables(kernel, program, chip)
     sampled = sampled_fields(kernel, config, problem, traces)
     if code is None:
@@ -139,8 +141,8 @@ def standalone_program(
         "make_inputs": _make_inputs(traces.tensors, by_role["input"]),
         "make_outputs": _make_outputs(traces.tensors, by_role),
         "make_workspaces": _make_workspaces(traces.tensors, by_role["workspace"]),
-        "reference_runs": reference_runs(kernel, problem, traces, by_role, sampled),
-        "check": _check(traces, by_role, limits, sampled),
+        "reference_runs": reference_runs(kernel, problem, traces, by_role, sampled, limits),
+        "check": _check(kernel, problem, traces, by_role, limits, sampled),
         "whole_usage": " [--whole]" if sampled else "",
         "whole_help": _WHOLE_HELP if sampled else "",
         "whole_option": _WHOLE_OPTION if sampled else "",
@@ -311,20 +313,30 @@ _WHOLE_OPTION = """ else if (std::strcmp(argv[i], "--whole") == 0) {
 
 
 def _check(
+    kernel: Kernel,
+    problem: Problem,
     traces: Traces,
     by_role: Mapping[str, list[str]],
-    limits: Mapping[str, Tolerance],
+    limits: Mapping[str, ExportedLimit],
     sampled: Sequence[SampledField],
 ) -> str:
     """Return C++ that calls the reference and compares every output."""
+    chosen = {entry.name for entry in kernel.fields if entry.choices}
+    free = [one for one in traces.fields if one not in chosen and int(problem[one]) > 0]
     call = "reference_within(shape, inputs[0], random, whole)" if sampled else "run_reference(shape, inputs[0], {})"
     lines = [f"  const std::vector<Expected> expected = {call};", "  double worst = 0;"]
     for index, name in enumerate(by_role["output"]):
         dtype = traces.tensors[name].dtype
-        kind, limit, count = _HOST_TYPES[dtype], limits[name].of(dtype), elements(traces.tensors[name])
+        kind, limit, count = _HOST_TYPES[dtype], limits[name], elements(traces.tensors[name])
         where = f"{c_string(name)}, outputs[0][{index}], {count}, expected[{index}]"
         parts = [repr(limit.atol), repr(limit.rtol)]
-        if limit.elements:  # with more elements, the largest error of a correct kernel grows
+        if limit.bounded:
+            # No field occurs in a number of terms with a higher power than one, so this covers any larger shape.
+            growth = [f"std::max(1.0, shape.{member(one)} / {int(problem[one])}.0)" for one in free]
+            lines.append(f"  const double grown_{index} = {' * '.join(growth) or '1.0'};")
+            parts[1] = f"{limit.rtol!r} + {limit.relative!r} * grown_{index}"
+            parts += [f"{limit.factor!r} * grown_{index}", f"{limit.constant!r} * grown_{index}"]
+        elif limit.elements:  # with more elements, the largest error of a correct kernel grows
             grown = f"std::sqrt(std::max(1.0, std::log(static_cast<double>({count})) / std::log({limit.elements}.0)))"
             lines.append(f"  const double grown_{index} = {grown};")
             parts = [f"{part} * grown_{index}" for part in parts]
