@@ -151,7 +151,7 @@ def from_t1(text: str, path: Path) -> TunerRequest:
     places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
     file = next((place for place in places if is_file(place)), None)
     if file is None:
-        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not in the same folder")
+        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not next to the T1 file")
     notes: list[str] = []
     sizes = kernel.get("ProblemSize")
     names = {"ProblemSize": list(sizes or ()), **{name: list(values) for name, values in parameters.items()}}
