@@ -89,7 +89,7 @@ def _miss(trial: Trial) -> str:
     evidence = trial.evaluation.evidence
     times = _number(evidence.get("over")) or 0.0
     if evidence["check"] == "margin":
-        return f"correct, but the error of {times:.3g} × the tolerance may become too large on other inputs"
+        return f"correct, but at {times:.3g} × the tolerance, which other inputs may exceed"
     over = f"{times:.3g} × the tolerance" if math.isfinite(times) else "more than the tolerance of 0"
     if "bad" not in evidence:
         return over

@@ -14,6 +14,7 @@ FIRST_S = 3.0
 EVERY_S = 4.5
 """Seconds between two lines."""
 _POLL_S = 0.25
+_UNKNOWN = "still working"
 
 
 class Silence:
@@ -23,7 +24,7 @@ class Silence:
         self._until = float("inf")
         self.paused = False
         """Whether a panel shows the progress."""
-        self.text = "still working"
+        self.text = _UNKNOWN
         """Text of the lines while no step is named."""
 
     def broken(self, for_s: float | None = None) -> None:
@@ -34,6 +35,7 @@ class Silence:
     def reported(self, tell: Callable[[str], None]) -> Iterator[None]:
         """Print lines from a thread whenever the command has printed nothing for some time."""
         ended, began = threading.Event(), time.monotonic()
+        self.text = _UNKNOWN
         self.broken()
 
         def run() -> None:

@@ -6,11 +6,13 @@ reach the place (`evokern.cuda_source.reaching`). Too many genes are possible, t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from evokern.compile.messages import NO_ENTRY
 from evokern.cuda_source.reaching import names_reaching
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
@@ -42,6 +44,8 @@ class Cause:
     """Source line, or None."""
     shared: bool = False
     """Whether the place is the declarations of shared memory."""
+    entry: str = ""
+    """Entry point that the source lacks, or empty."""
 
 
 def cause_of(evaluation: Evaluation) -> Cause | None:
@@ -53,7 +57,9 @@ def cause_of(evaluation: Evaluation) -> Cause | None:
     if isinstance(finding, Mapping):
         return Cause(str(finding.get("kind")), str(finding.get("file") or ""), finding.get("line") or None)
     if outcome is Outcome.COMPILE_ERROR:
-        return Cause(outcome.value, str(evidence.get("file") or ""), evidence.get("line"))
+        absent = re.search(NO_ENTRY + " '(.*?)'", evaluation.reason)
+        entry = absent[1] if absent else ""
+        return Cause(outcome.value, str(evidence.get("file") or ""), evidence.get("line"), entry=entry)
     if outcome is Outcome.OVER_RESOURCES:
         shared = "shared" in str(evidence["constraint"])
         return Cause("shared memory" if shared else str(evidence["constraint"]), shared=shared)
@@ -69,10 +75,13 @@ def shared_cause(trials: Iterable[Trial]) -> Cause | None:
 def genes_reaching(kernel: Kernel, space: Space, problem: Problem, cause: Cause) -> frozenset[str]:
     """Return the genes on which a cause may depend; all genes if its place is unknown."""
     everything = frozenset(gene.name for gene in space.genes)
-    if cause.line is None and not cause.shared:
+    if cause.line is None and not (cause.shared or cause.entry):
         return everything
     try:
         text, headers = read_source(kernel)
+        if cause.entry:
+            named = any(cause.entry.partition("<")[0] in one for one in (text, *headers.values()))
+            return everything if named else _genes_of_entries(kernel, space, problem)
         base = space.first_feasible() or space.default()
         before = _effects(kernel, base, problem)
     except EvokernError:
@@ -105,6 +114,19 @@ def genes_reaching(kernel: Kernel, space: Space, problem: Problem, cause: Cause)
     if names is None:
         return everything
     return frozenset(always).union(*(by_name.get(name, ()) for name in names)) & everything
+
+
+def _genes_of_entries(kernel: Kernel, space: Space, problem: Problem) -> frozenset[str]:
+    """Return the genes that change which entry points a candidate launches."""
+    base = space.first_feasible() or space.default()
+    entries = [launch.entry for launch in launches_of(kernel, base, problem)]
+    found = set()
+    for gene in space.genes:
+        for value in islice(gene.values, _VALUES):
+            config = space.canonical({**base, gene.name: value})
+            if [launch.entry for launch in launches_of(kernel, config, problem)] != entries:
+                found.add(gene.name)
+    return frozenset(found)
 
 
 def _effects(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Any]:

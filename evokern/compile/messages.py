@@ -12,6 +12,8 @@ _ERROR = re.compile(
 )
 _PTXAS = re.compile(r"^(?:ptxas|nvrtc)[^:\n]*(?:error|fatal)\s*:?\s*(?P<text>.*)$", re.M)
 _SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
+NO_ENTRY = "the source has no entry point"
+"""Start of the message about a missing entry point; its name follows in quotes."""
 _ABSENT = re.compile(r"Error in parsing name expression.*?\" ?([^\"]+)\"")
 _NAME_MAP = "__nv_name_map"
 """File that NVRTC generates to look up entry points; its errors are consequences of errors in the source."""
@@ -77,7 +79,7 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
         name = re.sub(r" ?([<>:]) ?", r"\1", absent[1])  # the compiler separates the tokens with blanks
         if "overloaded function" in why:
             return CompileFailure(log, f"kernel {name!r} has the name of another function; rename it", seconds=seconds)
-        text = f"the source has no entry point {name!r}"
+        text = f"{NO_ENTRY} {name!r}"
         return CompileFailure(log, f"{text}: {why}" if why else text, seconds=seconds)
     assembler = _PTXAS.search(log)
     text = assembler["text"] if assembler else next((x.strip() for x in log.splitlines() if x.strip()), fallback)

@@ -105,5 +105,5 @@ def test_a_candidate_without_a_problem_is_said() -> None:
     """Where no small problem fits, the message says what to add."""
     rule = Constraint("long", lambda c, p: p.S > 5000, "long rows alone")
     large = replace(KERNEL, constraints=(rule,))
-    with pytest.raises(KernelError, match="add one to small_problems"):
+    with pytest.raises(KernelError, match="add a suitable problem to small_problems"):
         next(shapes(large, large.space.default(), [KERNEL.problem("4096,8192")], L4, 1))

@@ -157,7 +157,7 @@ class Recorded:
 
 
 def verification(session: Recorded, notes: list[str], cores: int) -> ChampionVerification:
-    kernel = SimpleNamespace(folder=DATA / "kernels" / "tail_bug")
+    kernel = SimpleNamespace(folder=DATA / "kernels" / "tail_bug", content=None)
     study = Study(name="three", kernel="tail_bug", problems=("64,4096",), device="cuda:0")
     target: Any = SimpleNamespace(
         device=SimpleNamespace(predicted=False, profile=chip("l4")),

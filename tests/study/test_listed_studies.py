@@ -17,7 +17,7 @@ from evokern.study.discovery import find_kernel
 
 DECLARED = """
 from pathlib import Path
-from evokern import Kernel, Mutation, Parameter, ProblemField
+from evokern import Kernel, Mutation, Parameter, ProblemField, Tolerance, Workload
 Path("ran").touch()
 SIZES = (16, 32)
 FIELDS = (
@@ -26,7 +26,8 @@ FIELDS = (
 )
 GENES = (Mutation("LOADS", ("scalar", "vector4")), Parameter("BLOCK_M", SIZES), Parameter("STEPS", range(10, 40, 10)))
 kernel = Kernel(
-    "mine", genes=(*GENES, Parameter("WARPS", [2**n for n in range(4)])), fields=FIELDS, launches=None, workload=None,
+    "mine", genes=(*GENES, Parameter("WARPS", [2**n for n in range(4)])), fields=FIELDS, launches=lambda c, p: (),
+    workload=Workload(lambda p, c: {}, lambda p, t: {}, {"y": Tolerance(0, 0)}, lambda p: 1.0, lambda p: 1.0),
 )
 """
 

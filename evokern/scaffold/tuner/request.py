@@ -166,7 +166,7 @@ def _t1_request(whole: Any, path: Path) -> TunerRequest:
     places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
     file = next((place for place in places if is_file(place)), None)
     if file is None:
-        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not in the same folder")
+        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not next to the T1 file")
     notes: list[str] = []
     sizes = _t1_values(kernel.get("ProblemSize") or [], text=True)
     names = {"ProblemSize": list(sizes), **{name: list(values) for name, values in parameters.items()}}
