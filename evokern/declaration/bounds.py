@@ -5,9 +5,9 @@ A bound is computed for each element from the inputs, so it holds at every shape
     |output - reference| <= u (|reference| + E) + E + eta
 
 u is the unit roundoff of the output's type, and eta covers its subnormal numbers. E is the error of the arithmetic
-before the output is rounded. For a sum of n products it is gamma(n) times the sum of the absolute products (Higham,
-Accuracy and Stability of Numerical Algorithms, 2nd ed., equations 3.5 and 4.4). That sum is the reference itself,
-computed on absolute values.
+before the output is rounded. For a sum of n products it is gamma(n) times the sum of the absolute products. That sum is
+the reference itself, computed on absolute values (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
+equations 3.5 and 4.4).
 """
 
 from __future__ import annotations

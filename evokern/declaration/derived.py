@@ -61,8 +61,8 @@ def with_derived_bounds(kernel: Kernel) -> Kernel:
     """Return the kernel with a bound for each output that has neither a bound nor a tolerance.
 
     Raises:
-        KernelError: an output has neither, and its reference is not one known operation, or the workload has no small
-            problem at which to look for the outputs.
+        KernelError: an output has neither, and its reference is not one known operation. Or the workload has no small
+            problem, so the outputs are unknown.
     """
     if not kernel.workload.small_problems:
         raise KernelError(
