@@ -85,8 +85,8 @@ RayAddressOption = Annotated[
     typer.Option(
         "--ray-address",
         metavar="auto|HOST:PORT",
-        help="Compile and measure on the Ray cluster with this address. Default: the environment variable RAY_ADDRESS; "
-        "without it, only this machine is used.",
+        help="Compile and measure on the Ray cluster at this address; auto finds a running cluster. Default: the value "
+        "of RAY_ADDRESS; if RAY_ADDRESS is not set, only this machine is used.",
     ),
 ]
 NumCpusOption = Annotated[

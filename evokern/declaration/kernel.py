@@ -169,21 +169,10 @@ class Workload:
             raise KernelError(
                 f"unknown arithmetic {self.arithmetic!r}: {suggestion(self.arithmetic, get_args(Arithmetic))}"
             )
+        owner = "the workload"
         for required in ("flops", "bytes"):
             if getattr(self, required) is _undeclared:
                 raise KernelError(f"the workload declares no `{required}`; add a function of the problem")
-        limits = dict(self.tolerance)
-        for name, bound in self.error.items():
-            if name in limits and limits[name].bound is None:
-                raise KernelError(f"output {name!r} has a bound and a tolerance; remove it from `tolerance`")
-            if not (isinstance(bound, ErrorBound) or callable(bound)):
-                raise KernelError(
-                    f"error of {name!r} is {bound!r}; use a bound such as SumOfProducts(terms=...), or a function"
-                )
-            own = bound if isinstance(bound, ErrorBound) else CustomBound(bound)
-            limits[name] = Tolerance(0.0, 0.0, bound=own)
-        object.__setattr__(self, "tolerance", limits)
-        owner = "the workload"
         require(owner, self, dict.fromkeys(("tensors", "reference", "flops", "bytes"), FUNCTION))
         require(owner, self, {"cpp_reference": FLAG})
         entries(owner, "tolerance", self.tolerance, _TOLERANCE)
@@ -201,6 +190,17 @@ class Workload:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        limits = dict(self.tolerance)
+        for name, bound in self.error.items():
+            if name in limits and limits[name].bound is None:
+                raise KernelError(f"output {name!r} has a bound and a tolerance; remove it from `tolerance`")
+            if not (isinstance(bound, ErrorBound) or callable(bound)):
+                raise KernelError(
+                    f"error of {name!r} is {bound!r}; use a bound such as SumOfProducts(terms=...), or a function"
+                )
+            own = bound if isinstance(bound, ErrorBound) else CustomBound(bound)
+            limits[name] = Tolerance(0.0, 0.0, bound=own)
+        object.__setattr__(self, "tolerance", limits)
 
     def buffers(self, problem: Problem, config: Config) -> dict[str, Tensor]:
         """Return the buffers of a candidate, with the factors of its bounds and the share of `exact` inputs.

@@ -200,10 +200,15 @@ class Tolerance:
     def overridden(self, atol: float | None, rtol: float | None) -> Tolerance:
         """Return this tolerance with `atol` and `rtol` replaced for every dtype; None keeps the current value.
 
-        The replaced values apply to any number of elements.
+        The replaced values apply to any number of elements. They also replace a bound.
         """
         if atol is None and rtol is None:
             return self
+        if self.bound is not None:
+            # Without a relative tolerance, results may be rounded to their type, with as much again for the rest.
+            parts = {dtype: 2 * unit_roundoff(dtype) if rtol is None else rtol for dtype in SIGNIFICAND_BITS}
+            given = {dtype: Tolerance(atol or 0.0, part) for dtype, part in parts.items()}
+            return Tolerance(atol or 0.0, rtol or 0.0, given)
         return Tolerance(
             self.atol if atol is None else atol,
             self.rtol if rtol is None else rtol,

@@ -23,7 +23,8 @@ from evokern.gate.comparison import (
 from evokern.gate.data import can_be_zero, poison_byte
 from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.guarded_buffers import GuardedBuffers
-from evokern.gate.references import Answers, References
+from evokern.gate.reference_values import ReferenceValues
+from evokern.gate.references import References
 from evokern.gate.renewal import Renewal
 from evokern.gate.sealed import Sealed, wipe_free_memory
 from evokern.gate.slicing import Indices, SlicedTensors
@@ -244,7 +245,7 @@ class BufferSet:
 
     # ---- references
 
-    def reference(self, index: int) -> Answers:
+    def reference(self, index: int) -> ReferenceValues:
         """Return the unsealed float64 reference of a set by output; call it only while no candidate runs."""
         self._unsealed = True
         return self._references.of(index)
@@ -258,7 +259,7 @@ class BufferSet:
         """Declared slices of a large problem, whose references can be computed separately; empty for other problems."""
         return self._renewal.slices if self.large else ()
 
-    def current_reference(self, index: int, part: tuple[SlicedTensors, Indices] | None = None) -> Answers:
+    def current_reference(self, index: int, part: tuple[SlicedTensors, Indices] | None = None) -> ReferenceValues:
         """Return the unsealed references for the current inputs of a set; call it only while no candidate runs.
 
         Args:

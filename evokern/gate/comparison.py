@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from evokern.declaration.kernel import Kernel, Tensor, Tolerance
 from evokern.gate.data import is_float, largest_finite
 from evokern.gate.device_kernels import DeviceKernels, NonFinite
+from evokern.gate.reference_values import ReferenceValues
 from evokern.study.settings import InputSet
-
-if TYPE_CHECKING:
-    from evokern.gate.references import Answers
 
 ELEMENTS_AT_ONCE = 1 << 24
 """Maximum number of elements in one comparison, which needs about 60 bytes per element."""
@@ -102,7 +99,7 @@ class Rule:
 
         Args:
             expected: the reference, in float64.
-            error: the bound on the error before rounding (`evokern.gate.references.Answers`); None for 0.
+            error: the bound on the error before rounding (`evokern.gate.reference_values.ReferenceValues`); None for 0.
         """
         return allowed_error(self.tolerance, expected, error)
 
@@ -157,7 +154,7 @@ def compare_calls(
     rules: Mapping[str, Rule],
     calls: Sequence[tuple[int, int]],
     edges: Sequence[bool],
-    reference: Callable[[int], Answers],
+    reference: Callable[[int], ReferenceValues],
     own: DeviceKernels | None = None,
 ) -> list[torch.Tensor]:
     """Compare every output of every call with its reference; large outputs are compared one input set at a time.
@@ -208,7 +205,7 @@ def compare_calls(
     return [torch.cat([columns[name, row] for row in range(len(calls))], 1) for name in outputs]
 
 
-def _stacked_errors(name: str, references: Sequence[Answers]) -> torch.Tensor | None:
+def _stacked_errors(name: str, references: Sequence[ReferenceValues]) -> torch.Tensor | None:
     """Return the bounds of an output for all sets, shape (sets, elements); None if all are 0."""
     found = [one.errors.get(name) for one in references]
     like = next((one for one in found if one is not None), None)

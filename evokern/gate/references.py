@@ -13,21 +13,12 @@ from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 from evokern.gate.comparison import MAX_TOGETHER
 from evokern.gate.data import is_float
 from evokern.gate.device_kernels import DeviceKernels
+from evokern.gate.reference_values import ReferenceValues
 from evokern.gate.sealed import Sealed
 from evokern.gate.slicing import Indices, SlicedTensors
 
 STORED_GROWTH = 1 + 2.0**-7
 """Factor of magnitudes before they are stored in bfloat16, so that rounding never lowers a bound."""
-
-
-class Answers(dict[str, torch.Tensor]):
-    """Float64 references by output, with the bounds on their errors."""
-
-    def __init__(self, values: Mapping[str, torch.Tensor], errors: Mapping[str, torch.Tensor] | None = None) -> None:
-        super().__init__(values)
-        self.errors = dict(errors or {})
-        """Output → bound on the error before rounding, broadcastable to the output; outputs without a bound, or whose
-        bound is 0, are absent."""
 
 
 _WORD = 8
@@ -134,14 +125,14 @@ class References:
             self._sound = self._sound & torch.stack(extremes).isfinite().all()
             self._extremes.clear()
 
-    def of(self, index: int) -> Answers:
+    def of(self, index: int) -> ReferenceValues:
         """Return the unsealed float64 references of a set and their bounds; call it only while no candidate runs.
 
         Raises:
             KernelError: the workload's reference raised, or returned the wrong names, shapes or dtypes.
         """
         if index in self._plain:
-            return Answers(self._plain[index], self._errors(index))
+            return ReferenceValues(self._plain[index], self._errors(index))
         if self._stale[index]:
             answer, magnitudes = self._computed(self._inputs(index), exact=self._exact[index])
             self.computed += 1
@@ -154,7 +145,7 @@ class References:
             found = self._renewed(index)
         if self._kept is None or sum(value.numel() for value in found.values()) <= MAX_TOGETHER:
             self._plain[index] = found
-        return Answers(found, self._errors(index))
+        return ReferenceValues(found, self._errors(index))
 
     def _errors(self, index: int) -> dict[str, torch.Tensor]:
         """Return the bounds of a set for the current candidate; most candidates share the previous one's factors."""
@@ -247,12 +238,14 @@ class References:
         if self._finite[index]:
             self._extremes.setdefault(index, []).extend(one for value in found.values() for one in value.aminmax())
 
-    def whole(self, inputs: Mapping[str, torch.Tensor]) -> Answers:
+    def whole(self, inputs: Mapping[str, torch.Tensor]) -> ReferenceValues:
         """Compute the reference of given inputs, with the bounds."""
         answer, magnitudes = self._computed(inputs, exact=False)
-        return Answers(answer, self._bounded(magnitudes))
+        return ReferenceValues(answer, self._bounded(magnitudes))
 
-    def with_slice(self, index: int, sliced: SlicedTensors, at: Indices, inputs: Mapping[str, torch.Tensor]) -> Answers:
+    def with_slice(
+        self, index: int, sliced: SlicedTensors, at: Indices, inputs: Mapping[str, torch.Tensor]
+    ) -> ReferenceValues:
         """Return the references of a set after a slice of its inputs changed, without storing them."""
         found = {name: value.clone() for name, value in self.of(index).items()}
         magnitudes = self._cloned_magnitudes(index)
@@ -260,7 +253,7 @@ class References:
         for name, part in values.items():
             sliced.put(name, found[name], part, sliced.indices(at, self._device))
         self._put_magnitudes(magnitudes, changed, sliced, at)
-        return Answers(found, self._bounded(magnitudes))
+        return ReferenceValues(found, self._bounded(magnitudes))
 
     def sliced(self, sliced: SlicedTensors, at: Indices, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Compute the reference of a slice of given inputs."""
@@ -398,7 +391,7 @@ def answers_of(
     inputs: Mapping[str, torch.Tensor],
     *,
     exact: bool,
-) -> Answers:
+) -> ReferenceValues:
     """Return the references of one set of inputs in host memory, with the bounds for a candidate.
 
     Args:

@@ -43,7 +43,7 @@ from evokern.gate.recorded_outputs import (
     expectation,
     pick,
 )
-from evokern.gate.references import Answers
+from evokern.gate.reference_values import ReferenceValues
 from evokern.measurement.timing import STEPS
 from evokern.study.settings import InputSet
 
@@ -173,7 +173,7 @@ class TimedCalls:
                 return kept, expected
             bench.reach[name] = level + 1
         self._old, self._new = self._values(given), self._values(given)
-        return self._draw_kept(old, Answers({}))
+        return self._draw_kept(old, ReferenceValues({}))
 
     def _drawn_values(self, name: str, kind: InputSet) -> dict[Piece | str, torch.Tensor]:
         """Return new bytes for the pieces, which all belong to one input."""
@@ -197,7 +197,7 @@ class TimedCalls:
     def _in_place_values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
         return {name: _flat(given[name]).clone() for name in self._in_place}
 
-    def _draw_kept(self, old: Answers, answers: Answers) -> tuple[dict[str, list[Piece]], Expected]:
+    def _draw_kept(self, old: ReferenceValues, answers: ReferenceValues) -> tuple[dict[str, list[Piece]], Expected]:
         """Draw the recorded pieces and their expected values; set `_change_visible` if the change shows in them.
 
         Args:
@@ -215,7 +215,7 @@ class TimedCalls:
             if name in answers and finite:
                 starts += self._changed_elements(name, old, answers, count // 6)
             kept[name] += [Piece(name, min(start, tensor.elements - length), length) for start in starts]
-        versions: dict[Version, Answers] = {"old": old}
+        versions: dict[Version, ReferenceValues] = {"old": old}
         if answers:
             versions["new"] = answers
         expected: Expected = {
@@ -238,7 +238,7 @@ class TimedCalls:
         chosen = [own[number] for number in self._draw.distinct(len(own), count)] if own else []
         return [at // width + self._draw.integer(size // width - length + 1) for at, size in chosen]
 
-    def _changed_elements(self, name: str, before: Answers, after: Answers, count: int) -> list[int]:
+    def _changed_elements(self, name: str, before: ReferenceValues, after: ReferenceValues, count: int) -> list[int]:
         """Return elements of an output in which the change shows: half with the largest change, half random."""
         rule = self._bench.rule(name)
         old, old_room = expectation(rule, before[name], before.errors.get(name))

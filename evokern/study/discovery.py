@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evokern.declaration.derived import with_derived_bounds
+from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.kernel import Kernel, Problem, explained
 from evokern.declaration.kernel_files import CODE, KernelContent
 from evokern.declaration.loading import loading

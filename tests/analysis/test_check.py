@@ -74,7 +74,7 @@ def test_an_output_of_another_word_has_a_tolerance(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for old, new, told in (
         ("", "", None),
-        ('            "sum": Tolerance(F16', '            "total": Tolerance(F16', ["total", "y"]),
+        ('tolerance={"sum": Tolerance(F16', 'tolerance={"total": Tolerance(F16', ["total", "y"]),
     ):
         path.write_text(text.replace(old, new), encoding="utf-8")
         kernel = load_kernel(tmp_path / "rmsnorm")

@@ -9,7 +9,6 @@ from paths import KERNELS
 
 from evokern.compile.build import Target, build, tensors_of
 from evokern.compile.records import Built
-from evokern.device.sim import tail_risk
 from evokern.device.sim.program import BuiltPrograms
 from evokern.device.sim.tail_risk import MOST_BLOCKS, TailRiskProbe
 from evokern.gate.comparison import tolerances
@@ -34,7 +33,7 @@ ROUNDS_EACH_STEP = {
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_problem_with_few_blocks_is_drawn_again_until_the_answer_is_sure(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
 ) -> None:
     """Its eight blocks have 256 rows: eight peaks, from which no tail can be told."""
     kernel, l4 = load_kernel(KERNELS / "attention"), chip("l4")
@@ -42,10 +41,11 @@ def test_a_problem_with_few_blocks_is_drawn_again_until_the_answer_is_sure(
     config = kernel.space.canonical({**kernel.space.default(), **ROUNDS_EACH_STEP})
     built = build(kernel, config, [problem], Target(l4, None))
     assert isinstance(built, Built)
-    monkeypatch.setattr(tail_risk.random, "SystemRandom", lambda: random.Random(seed))
-    probe = TailRiskProbe(kernel, l4, SimulationSettings(), tolerances(kernel, None, None))
+    probe = TailRiskProbe(kernel, l4, SimulationSettings(), tolerances(kernel, None, None), seed)
     program, launch = BuiltPrograms(kernel, l4).parsed(built.program(problem), config), built.build(problem).launches[0]
     assert launch.blocks == 8
-    found = probe._sampled(problem, tensors_of(kernel, config, problem), "equal_rows", program, launch)["o"]
+    found = probe._sampled(
+        problem, tensors_of(kernel, config, problem), "equal_rows", program, launch, random.Random(seed)
+    )["o"]
     assert found is not None
     assert found.decided or found.units == MOST_BLOCKS * config["BLOCK_M"]

@@ -297,8 +297,10 @@ def test_other_values_are_no_bounds() -> None:
 
 def test_a_study_may_still_replace_a_bound_by_a_tolerance() -> None:
     """gate.atol and gate.rtol mean what torch.allclose means, and switch the bound off."""
-    replaced = tolerances(MATMUL, 0.5, 1e-3)["c"]
+    replaced = tolerances(MATMUL, 0.5, 1e-3)["c"].of("f16")
     assert (replaced.atol, replaced.rtol, replaced.bound) == (0.5, 1e-3, None)
+    absolute = tolerances(MATMUL, 0.5, None)["c"]
+    assert [absolute.of(dtype).rtol for dtype in ("f16", "bf16")] == [2.0**-10, 2.0**-7]
 
 
 def test_check_refuses_a_bound_without_power() -> None:

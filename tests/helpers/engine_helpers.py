@@ -7,13 +7,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from paths import DATA
 
 from evokern.api import search
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter
+from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Space
 from evokern.device.recorded.recording import read_recording
 from evokern.device.recorded.table import Table, TableDevice, measured
+from evokern.gate.comparison import allowed_error, error_over_tolerance, tolerances
+from evokern.gate.references import answers_of
 from evokern.hardware.profiles import chip
 from evokern.samplers import History, TrialSchedule, make_sampler
 from evokern.search import SearchResult
@@ -122,3 +126,14 @@ def trials_of(db: Path, name: str | None = None) -> list[Trial]:
 
 def sampler_settings(name: str, **options: Any) -> SamplerSettings:
     return SamplerSettings(name, options)
+
+
+def share_of_allowed(
+    kernel: Kernel, problem: Problem, inputs: Mapping[str, torch.Tensor], output: str, got: torch.Tensor
+) -> torch.Tensor:
+    """Return each element's error over the error that the default candidate may have."""
+    tensors = kernel.workload.buffers(problem, kernel.space.default())
+    limits = tolerances(kernel, None, None)
+    answers = answers_of(kernel, problem, tensors, limits, inputs, exact=False)
+    allowed = allowed_error(limits[output].for_tensor(tensors[output]), answers[output], answers.errors.get(output))
+    return error_over_tolerance(got.double(), answers[output], allowed)

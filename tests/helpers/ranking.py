@@ -35,7 +35,7 @@ class Predict:
 
 
 class RankWorker:
-    """Answers `Predict` with a time in µs, None where the candidate does not run."""
+    """ReferenceValues `Predict` with a time in µs, None where the candidate does not run."""
 
     def __init__(self, settings: SimSettings) -> None:
         import torch

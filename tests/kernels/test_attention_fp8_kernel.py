@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bounds import share_of_allowed
+from engine_helpers import share_of_allowed
 from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program

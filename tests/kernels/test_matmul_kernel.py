@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from bounds import share_of_allowed
 from edited_kernel import edited_kernel
+from engine_helpers import share_of_allowed
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evokern.analysis.check.folder import Results
-from evokern.analysis.check.reference_check import workload_tensors
+from evokern.analysis.check.reference_check import computed, inputs_of, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.study.settings import GateSettings, InputSet
 
@@ -71,7 +71,6 @@ def bound_results(kernel: Kernel, output: str, dtype: str, problems: Sequence[Pr
 def _power(kernel: Kernel, output: str, problems: Sequence[Problem]) -> Power:
     import torch
 
-    from evokern.analysis.check.rounding import computed, inputs_of
     from evokern.gate.comparison import allowed_error, tolerances
     from evokern.gate.data import exact_kinds, largest_finite, torch_dtype
     from evokern.gate.references import answers_of

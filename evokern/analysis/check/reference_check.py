@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
+from evokern.study.settings import InputSet
 
 if TYPE_CHECKING:
     import torch
@@ -211,3 +212,33 @@ def _run(command: list[str], what: str, folder: Path) -> None:
 
 
 _SIGNATURE = "`inline void reference(int for each field, const double* for each input, double* for each output)`"
+
+
+def inputs_of(tensors: Mapping[str, Tensor], kind: InputSet, seed: int) -> dict[str, torch.Tensor]:
+    """Return one set of generated inputs, in their own types."""
+    import torch
+
+    from evokern.gate.data import draw, torch_dtype
+
+    generator = torch.Generator().manual_seed(seed)
+    inputs: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.given:
+            inputs[name] = torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype))
+            draw(tensor, kind, inputs[name], generator)
+    return inputs
+
+
+def computed(
+    kernel: Kernel,
+    problem: Problem,
+    inputs: Mapping[str, torch.Tensor],
+    output: str,
+    dtype: torch.dtype,
+    exact: torch.Tensor,
+) -> torch.Tensor:
+    """Return an output computed in a type, or the exact output if the reference works only in float64."""
+    try:
+        return kernel.workload.reference(problem, {n: t.to(dtype) for n, t in inputs.items()})[output]
+    except KERNEL_CODE_EXCEPTIONS:  # torch lacks an operation for this type, or the reference creates float64 tensors
+        return exact

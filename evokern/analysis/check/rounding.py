@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from evokern.analysis.check.bounds_check import bound_results
 from evokern.analysis.check.folder import Folder, Results
-from evokern.analysis.check.reference_check import workload_tensors
+from evokern.analysis.check.reference_check import computed, inputs_of, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, unit_roundoff
-from evokern.errors import KERNEL_CODE_EXCEPTIONS
 from evokern.study.settings import GateSettings, InputSet
 
 if TYPE_CHECKING:
@@ -146,36 +145,6 @@ def _add(
     least = torch.maximum(error, roundoff * exact.abs()) / allowed.clamp_min(torch.finfo(torch.float64).tiny)
     of.least = max(of.least, float(least.nan_to_num(nan=math.inf).max()))
     of.seen.append((kind, error.flatten(), exact.abs().flatten()))
-
-
-def inputs_of(tensors: Mapping[str, Tensor], kind: InputSet, seed: int) -> dict[str, torch.Tensor]:
-    """Return one set of generated inputs, in their own types."""
-    import torch
-
-    from evokern.gate.data import draw, torch_dtype
-
-    generator = torch.Generator().manual_seed(seed)
-    inputs: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        if tensor.given:
-            inputs[name] = torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype))
-            draw(tensor, kind, inputs[name], generator)
-    return inputs
-
-
-def computed(
-    kernel: Kernel,
-    problem: Problem,
-    inputs: Mapping[str, torch.Tensor],
-    output: str,
-    dtype: torch.dtype,
-    exact: torch.Tensor,
-) -> torch.Tensor:
-    """Return an output computed in a type, or the exact output if the reference works only in float64."""
-    try:
-        return kernel.workload.reference(problem, {n: t.to(dtype) for n, t in inputs.items()})[output]
-    except KERNEL_CODE_EXCEPTIONS:  # torch lacks an operation for this type, or the reference creates float64 tensors
-        return exact
 
 
 def _tolerance_results(

@@ -79,8 +79,8 @@ def export(
 
     The CUDA program is one .cu file that builds with nvcc alone. It contains the specialised kernel and a launcher that
     checks shapes and alignment. Its main function checks the results against the reference and times the kernel. The
-    command compiles the program before it writes it, and prints which checks were made. If the machine has the GPU, the
-    program also runs once.
+    command compiles the program before it writes it, and prints which checks were made. If this machine has the
+    study's GPU, the command also runs the program once.
 
     T1 and T4 are JSON formats that auto-tuners exchange. A T4 file contains all trials, for `evokern replay` and other
     auto-tuners; it is compressed if its name ends in .gz. A T1 file contains the search space: genes, constraints,

@@ -131,7 +131,7 @@ def sanitize(
 
     Each finding states the kind of error, source line, block, thread, address and usual cause. Results are not compared
     with a reference. Races within a warp, and invalid reads whose value is never used, are only warnings. The exit
-    code is 1 if there is an error or, with --strict, a warning, and if a launch does not end within --limit.
+    code is 1 if there is an error or if a launch does not end within --limit. With --strict, a warning also counts.
     """
     from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, chip_for_architecture, sanitize_kernel
 

@@ -90,8 +90,8 @@ KeepGoingOption = Annotated[
     bool,
     typer.Option(
         "--keep-going",
-        help="Continue even if no candidate is right. By default, a search stops after 350 evaluated trials if none is "
-        "right. If all fail for one reason that depends on no gene, it stops after 40.",
+        help="Continue even if no candidate is correct. By default, a search stops after 350 incorrect trials. It stops "
+        "after 40 if they all fail for the same reason and no gene affects that reason.",
     ),
 ]
 
@@ -185,8 +185,8 @@ def search(
     """Search for the fastest correct variant of a kernel, or resume an earlier search.
 
     Every proposal is written to disk before it runs, and every result as soon as it arrives. To resume after Ctrl-C or
-    a crash, run the same command again; trials that were in flight are repeated. If no candidate can be right, the
-    search stops early with exit code 1.
+    a crash, run the same command again; trials that were in flight are repeated. If no candidate seems to be
+    correct, the search stops early with exit code 1 (see --keep-going).
     """
     from evokern.api import FACTORIES
     from evokern.cluster.request import ray_request

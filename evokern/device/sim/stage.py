@@ -16,7 +16,8 @@ from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.comparison import allowed_error
 from evokern.gate.data import torch_dtype
-from evokern.gate.references import Answers, answers_of
+from evokern.gate.reference_values import ReferenceValues
+from evokern.gate.references import answers_of
 from evokern.simt.memory.access_record import WriteRecord
 from evokern.study.settings import InputSet
 from evokern.wording import distinguishing_digits
@@ -55,7 +56,7 @@ class ProblemBuffers:
         self._inputs: dict[str, torch.Tensor] = {}
         self._raw: dict[str, Any] = {}
         self._kind = kind
-        self._answers: dict[tuple[tuple[float, ...], ...], Answers] = {}
+        self._answers: dict[tuple[tuple[float, ...], ...], ReferenceValues] = {}
         self.memory = memory or simt.Memory()
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
         self.buffers: dict[str, simt.Buffer] = {}
@@ -128,7 +129,7 @@ class ProblemBuffers:
             allowed = allowed_error(tolerances[name].for_tensor(tensor), reference, answers.errors.get(name))
             yield name, got.view(tensor.shape), reference, allowed, written
 
-    def _answer(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> Answers:
+    def _answer(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> ReferenceValues:
         """Return the references with the bounds for the current candidate."""
         factors = tuple(tensor.factors for tensor in self.tensors.values())
         if factors not in self._answers:

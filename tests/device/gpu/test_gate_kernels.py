@@ -19,7 +19,7 @@ from evokern.gate import comparison
 from evokern.gate.comparison import Rule
 from evokern.gate.data import largest_finite, torch_dtype
 from evokern.gate.device_kernels import NonFinite
-from evokern.gate.references import Answers
+from evokern.gate.reference_values import ReferenceValues
 from evokern.gate.sealed import Sealed
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
@@ -137,7 +137,7 @@ def compared(
             {"o": rule},
             [(0, 0)],
             [edges],
-            lambda _: Answers({"o": expected}, {} if error is None else {"o": error}),
+            lambda _: ReferenceValues({"o": expected}, {} if error is None else {"o": error}),
             Own(),  # type: ignore[arg-type]
         )
     return found[:, 0]
@@ -204,7 +204,7 @@ def test_every_input_set_is_compared_by_the_kernel(dtype: str) -> None:
         for judged in (False, True):
             comparison.compare_calls(
                 {"o": got}, {"o": replace(RULES[dtype], nonfinite=judged)}, [(0, 0), (0, 1)], [False, True],
-                lambda _: Answers({"o": torch.zeros(4, dtype=torch.float64)}), Own(),  # type: ignore[arg-type]
+                lambda _: ReferenceValues({"o": torch.zeros(4, dtype=torch.float64)}), Own(),  # type: ignore[arg-type]
             )  # fmt: skip
     assert seen == ["unexpected", "passed_over", "unexpected", "judged"]
 
