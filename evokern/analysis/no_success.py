@@ -26,7 +26,7 @@ def stop_text(trials: Sequence[Trial]) -> str:
 
 
 def no_success_hints(kernel: str, trials: Sequence[Trial]) -> list[str]:
-    """Return what fails, with the values, and the remedies; empty if a candidate was right.
+    """Return the failures with their gene values, and remedies; empty if any candidate was correct.
 
     Args:
         kernel: name of the study's kernel.

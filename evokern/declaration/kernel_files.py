@@ -154,7 +154,7 @@ def changed_since(digest: str, path: Path) -> bool:
 
 
 def outside_name(path: Path, folder: Path) -> str:
-    """Return the name of a header outside the kernel: relative to the kernel's folder unless only `/` is common."""
+    """Return a header's path relative to the kernel's folder, or absolute if the two share only the root `/`."""
     return str(path) if os.path.commonpath((path, folder)) == "/" else Path(os.path.relpath(path, folder)).as_posix()
 
 

@@ -1,4 +1,4 @@
-"""Files of a kernel while its `kernel.py` is executed: the content of a session replaces what is on disk now."""
+"""Files of a kernel while its `kernel.py` runs: a session uses its recorded content instead of the files on disk."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def _explained(facts: Facts) -> list[str]:
 
 
 def slow_trials(facts: Facts) -> str:
-    """Return a text about the slow trials: their number, origin and slowdown; empty if no trial is slow."""
+    """Describe the slow trials: their number, origin and slowdown; empty if no trial is slow."""
     slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
     if not slow:
         return ""

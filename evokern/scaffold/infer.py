@@ -347,7 +347,7 @@ def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: 
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:
-    """Return Python text for the minimum bytes per call: each buffer counts once, or twice if updated in place."""
+    """Return a Python expression for the bytes moved per call: a buffer counts once, or twice if updated in place."""
     parts = []
     for tensor in (tensor for tensor in tensors if tensor.role != "workspace"):
         times = DTYPE_BYTES[tensor.dtype] * (2 if tensor.role == "inout" else 1)

@@ -113,7 +113,7 @@ class ChipView:
         return sm
 
     def clock(self, elapsed: Array) -> Array:
-        """Return the value of ``%clock64`` after some SM clocks since the first launch."""
+        """Return the value of ``%clock64`` a given number of SM clocks after the first launch."""
         clock: Array = elapsed + np.uint64(self.start_cycles)
         return clock
 

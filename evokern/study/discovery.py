@@ -183,7 +183,7 @@ class WorkerContext:
 
     @classmethod
     def of(cls, kernel: Kernel, problems: tuple[Problem, ...], profile: Profile) -> WorkerContext:
-        """Return the context of a loaded kernel, with its content."""
+        """Return the context of a loaded kernel, including the content of its files."""
         return cls(kernel.folder, problems, profile, kernel.content)
 
     def kernel(self) -> Kernel:

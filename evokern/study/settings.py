@@ -49,7 +49,7 @@ class GateSettings:
     """Size in bytes of the guard zones before and after every buffer; a multiple of 256."""
     runs: int = 2
     """Number of runs on the same inputs, whose results must be identical bit by bit, unless the kernel is declared
-    nondeterministic. Runs after the first use only the first two input sets."""
+    nondeterministic. Only the first run uses all input sets; later runs use the first two."""
     renew_every: int = 8
     """Number of candidates after which a whole input set of a large problem is regenerated, if slices of it cannot be.
     The float64 references of six input sets then cost less per candidate than one whole reference."""
@@ -140,7 +140,7 @@ class SimulationSettings:
 
     @property
     def long_limit(self) -> int:
-        """Instruction limit of few blocks of the full-size problem, for a candidate that exceeds the other limit."""
+        """Instruction limit for a few blocks of the full-size problem, used if a candidate exceeds the normal limit."""
         return LONG_LIMIT_RATIO * self.instruction_limit
 
 

@@ -376,7 +376,7 @@ def open_live(name: str) -> LiveDevice:
 
 
 def gpu_numbers(name: str) -> list[int]:
-    """Return the GPU indices in a device name; with CUDA_VISIBLE_DEVICES, the visible GPUs count from 0.
+    """Return the GPU indices in a device name; with CUDA_VISIBLE_DEVICES, visible GPUs are numbered from 0.
 
     Raises:
         DeviceError: the name is invalid.

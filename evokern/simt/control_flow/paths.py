@@ -61,7 +61,7 @@ def merged(paths: Iterable[Paths]) -> Paths:
 
 @dataclass(slots=True, eq=False)
 class LoopCounter:
-    """Counter for the rounds of one loop in a batch."""
+    """Counter for the iterations of one loop in a batch."""
 
     header: int
     """Segment that every round starts with."""

@@ -72,7 +72,7 @@ class SharedSpace:
             self.lifetime.load()
 
     def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
-        """Return, for a position, the address in its block, the variable, and the offset from the variable."""
+        """Return a position's address within its block, the variable there, and the offset into the variable."""
         address = position % self.stride
         return address, *self.name_of(address)
 

@@ -60,7 +60,7 @@ class ThreadOrder(ThreadClocks):
     # ---- barriers
 
     def block_barrier(self, mask: Array, everyone: bool) -> None:
-        """Order all accesses before a block's barrier before the released lanes; all these lanes have waited.
+        """Record that all accesses before a block's barrier happen before later accesses of the released lanes.
 
         Args:
             mask: lanes released.
