@@ -83,12 +83,16 @@ def test_a_random_source_is_exported_as_the_same_program(seed: int, tmp_path: Pa
 def test_random_sources_build_with_nvcc(tmp_path: Path) -> None:
     """All exports compile for each architecture on which the candidate is feasible."""
     found: dict[str, str] = {}
+    invalid: set[int] = set()
     jobs = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for seed, folder, kernel, features in sources(tmp_path, MANY):
             for target in TARGETS:
                 program = exported(kernel, seed, target)
                 if program is None:
+                    continue
+                if not isinstance(checked._compiled(program, program.original.source), Program):
+                    invalid.add(seed)  # a macro of the source breaks a header of the toolkit
                     continue
                 if told := fault(program):
                     found[f"{seed} {target}"] = f"{told} {features}"
@@ -97,7 +101,7 @@ def test_random_sources_build_with_nvcc(tmp_path: Path) -> None:
                 jobs.append((f"{seed} {target}", pool.submit(built, program, here)))
         found |= {name: told for name, job in jobs if (told := job.result())}
     print(f"{len(jobs)} programs of {MANY} sources, {len(found)} failed")
-    assert len(jobs) >= MANY
+    assert len(jobs) >= MANY and len(invalid) <= MANY // 50
     assert not found, "\n".join(f"{name}: {told[:600]}" for name, told in found.items())
 
 
