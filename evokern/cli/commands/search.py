@@ -90,8 +90,8 @@ KeepGoingOption = Annotated[
     bool,
     typer.Option(
         "--keep-going",
-        help="Continue even if no candidate is correct. By default, a search stops after 350 incorrect trials. It stops "
-        "after 40 if they all fail for the same reason and no gene affects that reason.",
+        help="Continue even if no candidate is correct. By default, a search stops after 350 incorrect trials. It "
+        "stops after 40 if they all fail for the same reason and no gene affects that reason.",
     ),
 ]
 
