@@ -47,6 +47,8 @@ def kernel_of(
         (lambda t: t["x"].mean((0, 1)), "x", "Mean", 67),
         (lambda t: F.gelu(t["x"].reshape(-1)).view(8, 8), "x", "Elementwise", 32),
         (lambda t: torch.softmax(t["x"], -1), "x", "Softmax", 28),
+        (lambda t: F.rms_norm(t["x"], (8, 8)), "x", "RmsNorm", 64 / 2 + 8 + 1 + 2),
+        (lambda t: F.rms_norm(t["x"], normalized_shape=[8]), "x", "RmsNorm", 8 / 2 + 8 + 1 + 2),
     ],
 )
 def test_one_known_operation_has_a_bound(
@@ -65,6 +67,16 @@ def test_the_number_of_terms_follows_the_problem() -> None:
     assert found is not None
     at = MATMUL.problem("8,8,4096")
     assert found.factors(at, None, {"a": 32, "b": 32}) == (4097 * 2.0**-24,)
+
+
+def test_a_reference_with_another_operation_at_another_problem_is_refused() -> None:
+    """The number of terms there is unknown, so the message asks for a declared bound."""
+    found = derived_bound(
+        kernel_of(lambda t: t["a"] @ t["b"] if t["a"].shape[1] == 8 else t["a"] @ t["b"] * 2, a=1, b=1), CONFIG, PROBLEM
+    )
+    assert found is not None
+    with pytest.raises(KernelError, match="is not one matmul at M=8 N=8 K=16"):
+        found.factors(MATMUL.problem("8,8,16"), None, {"a": 32, "b": 32})
 
 
 @pytest.mark.parametrize(

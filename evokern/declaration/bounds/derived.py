@@ -6,6 +6,8 @@ reference on tensors without data yields the operation, and the number of terms 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -96,8 +98,11 @@ def derived_bound(kernel: Kernel, config: Config, problem: Problem) -> ErrorBoun
     tensors = kernel.workload.tensors(problem, config)
     given = tuple(name for name, tensor in tensors.items() if tensor.given and tensor.dtype in SIGNIFICAND_BITS)
 
+    @functools.cache  # a candidate's buffers ask several times
     def terms(at: Problem) -> int:
-        found = operations_of(kernel, config, at) or operations
+        found = operations_of(kernel, config, at)
+        if found is None or [operation.name for operation in found] != [one.name]:
+            raise KernelError(f"the reference is not one {one.name} at {at}; declare a bound with `error` in kernel.py")
         return _terms(found[0])
 
     if one.name in PRODUCTS:
@@ -159,6 +164,8 @@ def _terms(one: TracedOperation) -> int:
         for axis in axes if isinstance(axes, (tuple, list)) else (axes,):
             total *= given.shape[axis]
         return total
+    if one.name == "rms_norm":
+        return math.prod(one.args[1] if len(one.args) > 1 else one.kwargs["normalized_shape"])
     return int(given.shape[-1]) + (1 if one.name == "linear" else 0)
 
 
