@@ -9,6 +9,14 @@ from typing import Any
 from evokern.declaration.genes import Gene, Value
 from evokern.escaping import shell_line
 
+GATE_COUNTS: Mapping[str, str] = {
+    "guard_bytes": "bytes changed outside the buffers",
+    "input_words": "words changed in inputs",
+    "bad_elements": "elements outside the tolerance",
+    "differing_bytes": "bytes that differ between runs",
+}
+"""Label of each count in a report of the correctness gate."""
+
 
 def command(*words: object) -> str:
     """Return a shell-quoted evokern command line, for example `evokern show 'my study' --db runs.db`."""

@@ -11,7 +11,7 @@ from evokern.report.facts import Facts
 from evokern.report.plots import bars, change, number, percent
 from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
-from evokern.wording import count_noun, counts, microseconds, stage_label
+from evokern.wording import GATE_COUNTS, count_noun, counts, microseconds, stage_label
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """CSS class of each verification state."""
@@ -30,13 +30,6 @@ MAX_PROBLEMS_NAMED = 2
 """Maximum number of problems named on the first screen."""
 MAX_REFUTATION_LENGTH = 100
 """Maximum length of a refutation reason on the first screen, in characters."""
-_CHECKS = {
-    "guard_bytes": "bytes changed outside the buffers",
-    "input_words": "words changed in inputs",
-    "bad_elements": "elements outside the tolerance",
-    "differing_bytes": "bytes that differ between runs",
-}
-"""Label of each count of the correctness gate."""
 
 
 def proof(facts: Facts) -> dict[str, Any]:
@@ -95,7 +88,7 @@ def _gate(report: object) -> TextTable:
         checks.pop("differing_bytes", None)  # a single run cannot differ
     rows = [(words, plain(left.pop(name))) for name, words in _FIGURES.items() if name in left]
     rows += [(f"largest error ÷ tolerance, {_words(kind)} inputs", plain(share)) for kind, share in spent.items()]
-    rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
+    rows += [(GATE_COUNTS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
     match left.pop("worst", None):
         case {"output": output, "index": [*index], "got": got, "expected": expected, "allowed": allowed, **more}:
             text = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"

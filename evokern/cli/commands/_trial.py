@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
 from evokern.cli._text import show_line
-from evokern.wording import distinguishing_digits, duration, mean_suffix, microseconds
+from evokern.wording import GATE_COUNTS, distinguishing_digits, duration, mean_suffix, microseconds
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
@@ -43,13 +43,6 @@ _BOUNDS = (
 """Evidence on lower bounds: key of the time, key of the limiting resource, label."""
 _RESOURCES = {"dram": "memory (DRAM)", "l2": "L2 cache", "operations": "compute"}
 """Name of each resource that limits a lower bound."""
-_CHECKS = {
-    "guard_bytes": "bytes changed outside the buffers",
-    "input_words": "words changed in inputs",
-    "bad_elements": "elements outside the tolerance",
-    "differing_bytes": "bytes that differ between runs",
-}
-"""Label of each figure of a gate check."""
 _PROPOSAL = {
     "operator": "proposed by",
     "parents": "parent trials",
@@ -309,7 +302,7 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
             yield f"  largest error relative to the tolerance, by input set: {_text(left.pop('of_tolerance'))}"
         if report["runs"] == 1:
             left.pop("differing_bytes", None)  # a single run cannot differ
-        yield f"  {_text({_CHECKS.get(name, name.replace('_', ' ')): value for name, value in left.items()})}"
+        yield f"  {_text({GATE_COUNTS.get(name, name.replace('_', ' ')): value for name, value in left.items()})}"
 
 
 def _text(value: object) -> str:
