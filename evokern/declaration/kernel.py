@@ -71,7 +71,6 @@ from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, sugg
 if TYPE_CHECKING:
     import torch
 
-_TENSOR = one_of(Tensor, 'a Tensor("f32", (p.N,))')
 _TOLERANCE = one_of(Tolerance, "a Tolerance(atol, rtol)")
 
 Inputs = Mapping[str, "torch.Tensor"]

@@ -281,11 +281,8 @@ class _Run:
 
     def allows_second_run(self) -> bool:
         """Return whether the sanitizer may repeat the run to decide whether a finding is an error."""
-        return self.options.sanitize and self._restorable()
-
-    def _restorable(self) -> bool:
-        """Return whether the writable buffers are small enough to restore for another run."""
-        return sum(buffer.size for buffer in self.memory.buffers if buffer.writable) <= SECOND_RUN_BYTES
+        restored = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
+        return self.options.sanitize and restored <= SECOND_RUN_BYTES
 
     def checked(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
