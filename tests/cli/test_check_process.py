@@ -29,7 +29,7 @@ def _passed(folder: Folder) -> Results:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[CheckResult]]:
-    """Return the results of three checks and two that need the reference, the second of which calls a function."""
+    """Return the results of five checks: the last two need the reference, and the last one calls a function."""
     monkeypatch.setattr(own_process, "LIMIT_S", 1.0)
 
     def run(called: Callable[[], object]) -> list[CheckResult]:

@@ -123,7 +123,7 @@ def test_a_journal_of_wrong_types_is_refused(tmp_path: Path, table: object) -> N
 
 @pytest.mark.parametrize("damage", ["no ELF", "half", "header only", "no sections", "other entry", "no machine code"])
 def test_a_program_of_the_cache_that_cannot_be_read_is_compiled_again(tmp_path: Path, damage: str) -> None:
-    """Its digest is valid, because whoever can write to the cache can compute it."""
+    """Its digest is valid, because any user who can write to the cache can compute it."""
     cache = CompileCache(tmp_path)
     rendered = Rendered('extern "C" __global__ void k(int* x) { *x = 1; }', "k.cu", {}, (), ("k",))
     target = Target(CHIPS["l4"], cache)

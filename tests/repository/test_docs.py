@@ -465,7 +465,7 @@ def test_the_commands_page_is_up_to_date() -> None:
 
 @pytest.mark.thorough
 def test_the_picture_of_the_packages_is_up_to_date() -> None:
-    """`docs/packages.svg` is what the imports say; `python docs/draw_packages.py` draws it anew."""
+    """`docs/packages.svg` shows the current imports; `python docs/draw_packages.py` redraws it."""
     assert (DOCS / "packages.svg").read_text(encoding="utf-8") == script("draw_packages").draw()
 
 
