@@ -20,7 +20,7 @@ import optuna
 import pytest
 import search_process
 from engine_helpers import small_table
-from search_process import KILLS, ended, marked, recorded
+from search_process import KILLS, ended, marked, recorded, without_progress
 
 from evokern.samplers import TrialResult
 from evokern.samplers.optuna_view import state_of
@@ -131,7 +131,7 @@ def test_ctrl_c_while_the_device_opens(tmp_path: Path) -> None:
     environment = os.environ | {"EVOKERN_CACHE": "off", "EVOKERN_TEST_MARK": mark}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
-    assert process.stderr.readline() == "attention-s512 on sim:l4\n"
+    assert next(without_progress(process.stderr)) == "attention-s512 on sim:l4\n"
     assert len(marked(mark)) > 1
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
