@@ -38,8 +38,10 @@ from evokern.declaration.kernel import (
     i64,
 )
 from evokern.errors import EvokernError, UsageError
-from evokern.results import StudyResults, load_study
-from evokern.search import Progress, SearchResult
+from evokern.results import ExportFormat, SearchResult, StudyResults, StudySummary, list_studies, load_study
+from evokern.search import Progress
+from evokern.study.settings import Study
+from evokern.study.trial import Outcome, Trial
 from evokern.version import __version__
 
 _OLD_NAMES = {"Need": AtMost}
@@ -65,6 +67,7 @@ __all__ = [
     "ErrorBound",
     "Evaluator",
     "EvokernError",
+    "ExportFormat",
     "ForeignSource",
     "Gene",
     "Kernel",
@@ -72,6 +75,7 @@ __all__ = [
     "Launch",
     "Mean",
     "Mutation",
+    "Outcome",
     "Parameter",
     "Problem",
     "ProblemField",
@@ -82,11 +86,14 @@ __all__ = [
     "Slice",
     "Softmax",
     "SourceResult",
+    "Study",
     "StudyResults",
+    "StudySummary",
     "Sum",
     "SumOfProducts",
     "Tensor",
     "Tolerance",
+    "Trial",
     "UsageError",
     "VectorAccess",
     "Workload",
@@ -96,6 +103,7 @@ __all__ = [
     "f32",
     "i32",
     "i64",
+    "list_studies",
     "load_study",
     "resume",
     "search",

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
 from evokern.cluster import RayRequest
 from evokern.declaration.foreign import ForeignSource
+from evokern.results import SearchResult, database_path
 from evokern.search import (
     OnProgress,
     Progress,
-    SearchResult,
     SessionRequest,
+    SessionResult,
     WorkerFactories,
     resume_study,
     search_study,
@@ -131,7 +132,12 @@ def search(
         trust=trust,
         verify=verify,
     )
-    return search_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
+    path = database_path(db)
+    return _result(search_study(study, request, db=path, on_progress=_watchers(on_progress), factories=FACTORIES))
+
+
+def _result(session: SessionResult) -> SearchResult:
+    return SearchResult(session.db, session.record, session)
 
 
 def _renamed(name: str, value: _T, old_name: str, old_value: _T | None) -> _T:
@@ -206,7 +212,8 @@ def resume(
         trust=trust,
         verify=verify,
     )
-    return resume_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
+    path = database_path(db)
+    return _result(resume_study(study, request, db=path, on_progress=_watchers(on_progress), factories=FACTORIES))
 
 
 @overload

@@ -1,28 +1,32 @@
-"""A stored study as a Python object, with its champion, trials, data frame, report and export.
+"""A stored study or the result of a search as a Python object, with its champion, trials, plot, report and export.
 
 Importing this module is cheap, because the code that reads databases is imported only when needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from evokern.errors import EvokernError, StudyError, UsageError, suggestion
+from evokern.escaping import repr_of
 from evokern.files import write_whole
 
 if TYPE_CHECKING:
     import pandas
+    import plotly.graph_objects
 
+    from evokern.declaration.genes import Value
+    from evokern.search import EndReason, SessionResult
     from evokern.store import Reader, StudyRecord
-    from evokern.study.trial import Trial
+    from evokern.study.trial import Outcome, Trial
 
-Format = Literal["cu", "t4", "trace"]
+ExportFormat = Literal["cu", "t4", "trace"]
 """Output format of `StudyResults.export`."""
-FORMATS: tuple[Format, ...] = ("cu", "t4", "trace")
 
 
 def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> StudyResults:
@@ -38,9 +42,63 @@ def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> Stu
     """
     from evokern.store import open_readonly
 
-    path = Path(db)
+    if name is not None and not isinstance(name, str):
+        raise StudyError(f"name = {name!r}; use the name of a study, or None for the study searched last")
+    path = database_path(db)
     with open_readonly(path) as reader:
         return StudyResults(path, reader.study(name))
+
+
+@dataclass(frozen=True, repr=False)
+class StudySummary:
+    """One study of a database, as `list_studies` returns it."""
+
+    name: str
+    """Name of the study."""
+    kernel: str
+    """Name of the kernel."""
+    problems: tuple[str, ...]
+    """Problems in readable form, such as `B=2 S=512`."""
+    device: str
+    """Device model."""
+    trials: int
+    """Number of recorded trials."""
+    best_time_us: float | None
+    """Time of the champion in µs; None if no trial has been measured."""
+
+    __repr__ = repr_of("name", "device", "trials", "best_time_us")
+
+
+def list_studies(db: str | Path = "evokern.db") -> list[StudySummary]:
+    """Return a summary of each study in a database, starting with the study searched last.
+
+    Args:
+        db: database that stores the results.
+
+    Raises:
+        StoreError: the database does not exist or cannot be read.
+    """
+    from evokern.store import open_readonly
+
+    found = []
+    with open_readonly(database_path(db)) as reader:
+        for record in reader.studies():
+            best = reader.best(record)
+            problems = tuple(record.in_words(problem) for problem in record.problems)
+            trials, time_us = sum(reader.outcomes(record).values()), best.time_us if best else None
+            found.append(StudySummary(record.name, record.kernel, problems, record.device, trials, time_us))
+    return found
+
+
+def database_path(db: str | Path) -> Path:
+    """Return the path of a database that a caller names.
+
+    Raises:
+        UsageError: the value is not a path.
+    """
+    if not isinstance(db, (str, os.PathLike)) or not os.fspath(db):
+        raise UsageError(f"db = {db!r}; use the path of a database, such as evokern.db")
+    return Path(db)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,10 +129,49 @@ class StudyResults:
             return reader.best(record)
 
     @property
+    def best_params(self) -> dict[str, Value]:
+        """Value of each gene of the champion, by name; empty if no trial has been measured."""
+        best = self.best
+        return best.params if best else {}
+
+    @property
+    def best_time_us(self) -> float | None:
+        """Time of the champion in µs, or None if no trial has been measured."""
+        best = self.best
+        return best.time_us if best else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of the fastest baseline divided by the time of the champion; None if either is unknown."""
+        best = self._summary()["best"]
+        return best["speedup"] if best else None
+
+    @property
     def trials(self) -> list[Trial]:
         """All recorded trials in number order, without timing samples."""
+        return self.get_trials()
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self.trials)
+
+    def get_trials(self, outcomes: str | Outcome | Iterable[str | Outcome] | None = None) -> list[Trial]:
+        """Return the recorded trials in number order, without timing samples.
+
+        Args:
+            outcomes: one outcome or several, such as `"measured"`; None for all.
+
+        Raises:
+            UsageError: an outcome is unknown.
+        """
+        from evokern.study.trial import Outcome
+
+        several = isinstance(outcomes, Iterable) and not isinstance(outcomes, str)
+        try:
+            wanted = {Outcome(one) for one in (Outcome if outcomes is None else outcomes if several else [outcomes])}
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         with self._reading() as (reader, record):
-            return list(reader.trials(record))
+            return [trial for trial in reader.trials(record) if trial.outcome in wanted]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -103,6 +200,17 @@ class StudyResults:
         with self._reading() as (reader, record):
             return trials_dataframe(reader.trials(record), [gene.name for gene in record.genes])
 
+    def plot_convergence(self) -> plotly.graph_objects.Figure:
+        """Return a Plotly figure of the time of each measured trial, the best time so far, and the baseline.
+
+        Raises:
+            UsageError: Plotly is not installed.
+        """
+        from evokern.results.plot import convergence
+
+        with self._reading() as (reader, record):
+            return convergence(record, reader.trials(record), reader.baseline(record))
+
     def report(self, path: str | Path = "report.html") -> Path:
         """Write an HTML report that works offline, and return its path.
 
@@ -120,7 +228,7 @@ class StudyResults:
     def export(
         self,
         path: str | Path = "best.cu",
-        format: Format = "cu",
+        format: ExportFormat = "cu",
         *,
         trial: int | None = None,
         problem: int = 0,
@@ -142,8 +250,8 @@ class StudyResults:
             KernelError: the kernel's code differs from the code that the trial ran, and the stored copy is not trusted.
             UsageError: the format is unknown or does not take a trial, or the file cannot be written.
         """
-        if format not in FORMATS:
-            raise UsageError(f"unknown export format {format!r}: {suggestion(str(format), FORMATS)}")
+        if format not in get_args(ExportFormat):
+            raise UsageError(f"unknown export format {format!r}: {suggestion(str(format), get_args(ExportFormat))}")
         file = Path(path)
         with self._reading() as (reader, record):
             if format != "cu":
@@ -162,8 +270,7 @@ class StudyResults:
 
     def __repr__(self) -> str:
         try:
-            with self._reading() as (reader, record):
-                summary = reader.summary(record)
+            summary = self._summary()
         except EvokernError as error:
             return f"<study {self.name!r} of {self.db}: {error}>"
         from evokern.results.overview import summary_line
@@ -175,6 +282,10 @@ class StudyResults:
 
         with self._reading() as (reader, record):
             return overview_html(reader, record)
+
+    def _summary(self) -> Mapping[str, Any]:
+        with self._reading() as (reader, record):
+            return reader.summary(record)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Reader, StudyRecord]]:
@@ -189,6 +300,45 @@ class StudyResults:
                     f"evokern.load_study(db={str(self.db)!r})"
                 )
             yield reader, record
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchResult(StudyResults):
+    """Result of a search: the study with the reason why the session ended.
+
+    `best` and `summary`, and all values derived from them, are those at the end of the session.
+    """
+
+    session: SessionResult
+    """The session as of its end."""
+
+    @property
+    def study(self) -> str:
+        """Name of the study."""
+        return self.session.study
+
+    @property
+    def end(self) -> EndReason:
+        """Reason why the session ended."""
+        return self.session.end
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user stopped the session."""
+        return self.session.interrupted
+
+    @property
+    def best(self) -> Trial | None:
+        """The champion with its timing samples, or None if no trial has been measured."""
+        return self.session.best
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The object that `evokern show --json` prints, without hints."""
+        return dict(self.session.summary)
+
+    def _summary(self) -> Mapping[str, Any]:
+        return self.session.summary
 
 
 def _write(file: Path, content: bytes) -> Path:

@@ -39,7 +39,7 @@ from evokern.search.identity import (
 from evokern.search.loop import Limits, Loop
 from evokern.search.neighbours import infeasible_neighbours
 from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
-from evokern.search.results import EndReason, OnProgress, SearchResult
+from evokern.search.results import EndReason, OnProgress, SessionResult
 from evokern.store import Session, Store, StudyRecord, fastest_baseline, open_readonly
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import check_control
@@ -63,7 +63,7 @@ def run(
     on_progress: OnProgress,
     factories: WorkerFactories,
     part: SessionPart = WHOLE,
-) -> SearchResult:
+) -> SessionResult:
     """Create or resume a study, search it, and close its device.
 
     Args:
@@ -142,7 +142,7 @@ def run(
             if held := store.fold_in():
                 reporter.note(held)
     with open_readonly(db) as reader:
-        return SearchResult(record.name, db, end, reader.best(record), reader.summary(record))
+        return SessionResult(db, record, end, reader.best(record), reader.summary(record))
 
 
 def _one_session(

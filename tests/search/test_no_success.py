@@ -21,7 +21,7 @@ from evokern.declaration.space import Space
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import UsageError
 from evokern.hardware.profiles import chip
-from evokern.search import Progress, SearchResult
+from evokern.search import Progress
 from evokern.search._failures import NOTHING_RIGHT, SAME_CAUSE, FailureWatch
 from evokern.store import open_readonly
 from evokern.study.discovery import kernel_of
@@ -65,7 +65,7 @@ def watched(genes: set[str], evaluation: Callable[[Config], Evaluation], count: 
     return watch
 
 
-def searched(generated: Generated, folder: Path, **keywords: object) -> SearchResult:
+def searched(generated: Generated, folder: Path, **keywords: object) -> evokern.SearchResult:
     """Search a generated kernel until a candidate is right or the search ends."""
     path = generated.write(folder)
 

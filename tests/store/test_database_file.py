@@ -21,18 +21,19 @@ from engine_helpers import go, small_table, study, tiny_table, trials_of
 from stored_studies import reseal
 from typer.testing import CliRunner
 
+import evokern
 from evokern.api import search
 from evokern.cli.app import app
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import StoreError
-from evokern.search import Progress, SearchResult
+from evokern.search import Progress
 from evokern.store import Store, add_proof, open_readonly
 from evokern.store._files import LOG_BYTES
 from evokern.store._lock import rescue
 from evokern.store._optuna import storage_url
 
 
-def interrupted_by(db: Path, what: Callable[[], object], trials: int = 16) -> SearchResult:
+def interrupted_by(db: Path, what: Callable[[], object], trials: int = 16) -> evokern.SearchResult:
     """Search, and do something once ten trials are recorded."""
     left = [what]
 

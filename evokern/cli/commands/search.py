@@ -39,7 +39,7 @@ from evokern.wording import (
 )
 
 if TYPE_CHECKING:
-    from evokern.search import SearchResult
+    from evokern.search import SessionResult
 
 BudgetOption = Annotated[
     str | None,
@@ -276,14 +276,14 @@ _INTERRUPTED_FRESH = "interrupted; all results are saved. To resume, run `{resum
 """Message after `--fresh`, where a repeated command would start over."""
 
 
-def _counted(result: SearchResult) -> str:
+def _counted(result: SessionResult) -> str:
     """Return the number of evaluated trials, followed by the trials that `--trials` does not count."""
     outcomes = result.summary["outcomes"]
     evaluated = sum(count for outcome, count in outcomes.items() if Outcome(outcome).evaluated)
     return count_noun(evaluated, "trial") + " evaluated" + uncounted_trials_text(outcomes)
 
 
-def _reasons(result: SearchResult) -> list[str]:
+def _reasons(result: SessionResult) -> list[str]:
     """Return the most common reasons for failures, one line each, most frequent first."""
     from evokern.report.trial_counts import reasons
     from evokern.store import open_readonly
@@ -293,7 +293,7 @@ def _reasons(result: SearchResult) -> list[str]:
     return [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example} (trial {one.trial})" for one in found]
 
 
-def _hints(result: SearchResult) -> list[str]:
+def _hints(result: SessionResult) -> list[str]:
     """Return lines that state what the failed trials have in common."""
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
@@ -305,7 +305,7 @@ def _hints(result: SearchResult) -> list[str]:
         return hints(record.kernel, record.genes, reader.trials(record))
 
 
-def _stop(result: SearchResult) -> str:
+def _stop(result: SessionResult) -> str:
     """Return why the search stopped early."""
     from evokern.analysis.no_success import stop_text
     from evokern.store import open_readonly
@@ -314,7 +314,7 @@ def _stop(result: SearchResult) -> str:
         return stop_text(list(reader.trials(reader.study(result.study))))
 
 
-def _why_nothing_finished(result: SearchResult) -> str:
+def _why_nothing_finished(result: SessionResult) -> str:
     """Return a sentence that explains why no candidate finished within the budget."""
     from evokern.store import open_readonly
 
@@ -331,7 +331,7 @@ def _why_nothing_finished(result: SearchResult) -> str:
     )
 
 
-def print_result(output: Output, result: SearchResult, *, extended: bool = False, fresh: bool = False) -> int:
+def print_result(output: Output, result: SessionResult, *, extended: bool = False, fresh: bool = False) -> int:
     """Print the result of a search and return the exit code, which is 1 if no candidate was right.
 
     Args:
