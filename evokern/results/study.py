@@ -166,8 +166,9 @@ class StudyResults:
         from evokern.study.trial import Outcome
 
         several = isinstance(outcomes, Iterable) and not isinstance(outcomes, str)
+        given: Any = Outcome if outcomes is None else outcomes if several else [outcomes]
         try:
-            wanted = {Outcome(one) for one in (Outcome if outcomes is None else outcomes if several else [outcomes])}
+            wanted = {Outcome(one) for one in given}
         except ValueError as error:
             raise UsageError(str(error)) from error
         with self._reading() as (reader, record):

@@ -10,7 +10,10 @@ import typer
 
 from evokern.cli._command import INTERRUPTED, app, command
 from evokern.cli._options import (
+    AllowChangesOption,
     DeviceOption,
+    InputsOption,
+    KeepGoingOption,
     NumCpusOption,
     NumGpusOption,
     RayAddressOption,
@@ -18,7 +21,6 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
-from evokern.cli.commands.search import AllowChangesOption, InputsOption, KeepGoingOption
 from evokern.cli.panel import Watcher
 from evokern.errors import InternalError, UsageError
 from evokern.files import make_folder
