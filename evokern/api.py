@@ -18,7 +18,7 @@ from evokern.declaration.genes import Value
 from evokern.declaration.kernel import Kernel
 from evokern.device import Device
 from evokern.errors import StudyError
-from evokern.results import SearchResult, StudyResults, database_path, load_study
+from evokern.results import SearchResult, StudyResults, given_path, load_study, stored_name
 from evokern.search import (
     OnProgress,
     Progress,
@@ -28,8 +28,8 @@ from evokern.search import (
     resume_study,
     search_study,
 )
-from evokern.search.options import called_with, checked_function, option, required
 from evokern.search.request import ResumeRequest
+from evokern.study.options import called_with, checked_function, option, required
 from evokern.study.settings import Study
 from evokern.study.trial import Trial
 
@@ -85,7 +85,7 @@ def search(call: _SearchCall) -> SearchResult:
     Raises:
         UsageError: the study, kernel, device, database or an argument cannot be used; the message gives the remedy.
     """
-    study, db = call.study, database_path(call.db)
+    study, db = call.study, given_path("db", call.db)
     if isinstance(study, StudyResults):
         raise StudyError(f"study is a stored study; use evokern.resume({study.name!r}, db={str(study.db)!r})")
     if not isinstance(study, (str, Path, Study)):
@@ -106,8 +106,9 @@ def resume(call: _ResumeCall) -> SearchResult:
     Raises:
         UsageError: as for `search`.
     """
-    db, watch = database_path(call.db), _watchers(call, database_path(call.db))
-    return _result(resume_study(call.study, SessionRequest.of(call), db=db, on_progress=watch, factories=FACTORIES))
+    db, watch = given_path("db", call.db), _watchers(call, given_path("db", call.db))
+    name, request = stored_name(call.study), SessionRequest.of(call)
+    return _result(resume_study(name, request, db=db, on_progress=watch, factories=FACTORIES))
 
 
 def _result(session: SessionResult) -> SearchResult:
@@ -124,7 +125,7 @@ def _watchers(call: _SearchCall | _ResumeCall, db: Path) -> OnProgress:
 
     if isinstance(call.callbacks, str) or not isinstance(call.callbacks, Iterable):
         raise StudyError(f"callbacks = {call.callbacks!r}; use a list of functions of (study, trial)")
-    callbacks = [checked_function("callbacks", one, ("study", "trial")) for one in call.callbacks]
+    callbacks = [checked_function(f"callbacks[{n}]", one, ("study", "trial")) for n, one in enumerate(call.callbacks)]
     own = call.on_progress and checked_function("on_progress", call.on_progress, ("progress",))
     watchers = [watcher for watcher in (notebook_panel(), own) if watcher is not None]
     study: list[StudyResults] = []

@@ -13,8 +13,8 @@ import typer
 
 from evokern.cluster.request import ray_request
 from evokern.errors import UsageError
-from evokern.search.options import RENAMED, described, plain_type
 from evokern.search.request import ResumeRequest, SessionRequest
+from evokern.study.options import RENAMED, described, plain_type
 
 DEFAULT_STUDY = "attention-s512"
 """Study that `search` uses if the command line names none."""
@@ -141,8 +141,8 @@ def option_parameters(record: type) -> list[inspect.Parameter]:
         if one.name == "cluster":
             found += [_parameter(name, None, annotation) for name, annotation in CLUSTER_OPTIONS.items()]
         elif one.name != "kernel":  # an object has no form on the command line
-            kind = plain_type(str(one.type))
-            annotation = Annotated[kind if kind is bool else kind | None, typer_option(record, one.name)]
+            kind: Any = plain_type(str(one.type))
+            annotation: Any = Annotated[kind if kind is bool else kind | None, typer_option(record, one.name)]
             found.append(_parameter(_flag(one), None if one.default is None else False, annotation))
     return found
 
@@ -153,7 +153,7 @@ def _parameter(name: str, default: object, annotation: object) -> inspect.Parame
 
 def requested(options: Mapping[str, Any]) -> SessionRequest:
     """Return the request of a command from the values of its `option_parameters`."""
-    given = {
+    given: dict[str, Any] = {
         one.name: not options[_flag(one)] if one.default is True else options[one.name]
         for one in fields(SessionRequest)
         if _flag(one) in options

@@ -5,9 +5,10 @@ from evokern.results.study import (
     SearchResult,
     StudyResults,
     StudySummary,
-    database_path,
+    given_path,
     list_studies,
     load_study,
+    stored_name,
 )
 
 __all__ = [
@@ -15,7 +16,8 @@ __all__ = [
     "SearchResult",
     "StudyResults",
     "StudySummary",
-    "database_path",
+    "given_path",
     "list_studies",
     "load_study",
+    "stored_name",
 ]

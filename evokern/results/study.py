@@ -6,6 +6,7 @@ Importing this module is cheap, because the code that reads databases is importe
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,11 +43,9 @@ def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> Stu
     """
     from evokern.store import open_readonly
 
-    if name is not None and not isinstance(name, str):
-        raise StudyError(f"name = {name!r}; use the name of a study, or None for the study searched last")
-    path = database_path(db)
+    path = given_path("db", db)
     with open_readonly(path) as reader:
-        return StudyResults(path, reader.study(name))
+        return StudyResults(path, reader.study(stored_name(name)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,7 +80,7 @@ def list_studies(db: str | Path = "evokern.db") -> list[StudySummary]:
     from evokern.store import open_readonly
 
     found = []
-    with open_readonly(database_path(db)) as reader:
+    with open_readonly(given_path("db", db)) as reader:
         for record in reader.studies():
             best = reader.best(record)
             problems = tuple(record.in_words(problem) for problem in record.problems)
@@ -90,15 +89,30 @@ def list_studies(db: str | Path = "evokern.db") -> list[StudySummary]:
     return found
 
 
-def database_path(db: str | Path) -> Path:
-    """Return the path of a database that a caller names.
+def stored_name(name: str | None) -> str | None:
+    """Return the name of a stored study that a caller gives.
+
+    Raises:
+        StudyError: the value is not a name.
+    """
+    if name is None or isinstance(name, str):
+        return name
+    raise StudyError(f"study = {reprlib.repr(name)}; use the name of a study, or None for the study searched last")
+
+
+def given_path(name: str, path: str | Path) -> Path:
+    """Return a path that a caller gives.
+
+    Args:
+        name: name of the argument, for the message.
+        path: the path.
 
     Raises:
         UsageError: the value is not a path.
     """
-    if not isinstance(db, (str, os.PathLike)) or not os.fspath(db):
-        raise UsageError(f"db = {db!r}; use the path of a database, such as evokern.db")
-    return Path(db)
+    if isinstance(path, (str, os.PathLike)) and os.fspath(path):
+        return Path(path)
+    raise UsageError(f"{name} = {reprlib.repr(path)}; use the path of a file")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,7 +238,7 @@ class StudyResults:
         from evokern.report import page
 
         with self._reading() as (reader, record):
-            return _write(Path(path), page(reader, record.name).encode())
+            return _write(given_path("path", path), page(reader, record.name).encode())
 
     def export(
         self,
@@ -253,7 +267,9 @@ class StudyResults:
         """
         if format not in get_args(ExportFormat):
             raise UsageError(f"unknown export format {format!r}: {suggestion(str(format), get_args(ExportFormat))}")
-        file = Path(path)
+        file = given_path("path", path)
+        if not all(value is None or hasattr(value, "__index__") for value in (trial, problem)):
+            raise UsageError(f"trial = {trial!r}, problem = {problem!r}; use whole numbers")
         with self._reading() as (reader, record):
             if format != "cu":
                 if trial is not None or problem:

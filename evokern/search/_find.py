@@ -11,6 +11,7 @@ from pathlib import Path
 
 from evokern.cluster import RayRequest
 from evokern.declaration.feasibility import feasible_space
+from evokern.declaration.kernel import Kernel
 from evokern.device import Device
 from evokern.device.opening import open_device
 from evokern.device.recorded.table import Table, TableDevice
@@ -37,10 +38,14 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
     found = study if isinstance(study, Study) else find_study(str(study))
     if request.inputs == "normal":
         found = replace(found, gate=replace(found.gate, inputs="normal"))
+    if request.kernel is not None and not isinstance(request.kernel, Kernel):
+        raise StudyError(f"kernel = {request.kernel!r}; use an evokern.Kernel")
     chosen = found.device if request.device is None else request.device
     if isinstance(chosen, str):
         found = replace(found, device=chosen)
         opened = _open(chosen, request.cluster)
+    elif not all(callable(getattr(chosen, method, None)) for method in ("start", "submit", "poll", "close")):
+        raise DeviceError(f"device = {chosen!r}; use a name such as cuda:0, or an object with the methods of a device")
     else:
         opened = chosen
     try:

@@ -16,8 +16,8 @@ from typing import Any
 
 from evokern.declaration.genes import Value
 from evokern.errors import StudyError, suggestion
-from evokern.study.file import KEYS, read_table, refuse_unknown, study_from_table
-from evokern.study.settings import Study
+from evokern.study.file import KEYS, prefix_errors, read_table, study_from_table
+from evokern.study.settings import Study, refuse_unknown
 
 LISTS = {"kernel": "kernels", "device": "devices", "dtype": "dtypes"}
 """Keys of a sweep file whose values are lists, by the corresponding key of a study file."""
@@ -79,7 +79,8 @@ def read_sweep(path: Path, device: str | None = None) -> Sweep:
             same name.
     """
     table, where = read_table(path, "sweep"), str(path)
-    refuse_unknown(where, "", table, [*KEYS, *LISTS.values(), "weights"])
+    with prefix_errors(str(where)):
+        refuse_unknown("", table, [*KEYS, *LISTS.values(), "weights"])
     if device is not None:
         table = {key: value for key, value in table.items() if key not in ("device", "devices")} | {"device": device}
     choices = {one: _choices(where, table, one, several) for one, several in LISTS.items()}

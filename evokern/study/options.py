@@ -63,7 +63,12 @@ def described(record: type, name: str) -> Option:
 
 
 _BUILTIN = {"str": (str, "text"), "int": (int, "an integer"), "float": (float, "a number"), "bool": (bool, "")}
-_NAMES = {"bool": "True or False", "Device": "a device object", "RayRequest": "an evokern.RayRequest"}
+_NAMES = {
+    "bool": "True or False",
+    "Device": "a device object",
+    "RayRequest": "an evokern.RayRequest",
+    "Kernel": "an evokern.Kernel",
+}
 
 
 def plain_type(annotation: str) -> type:
@@ -116,7 +121,7 @@ def checked_function(name: str, value: Any, arguments: tuple[str, ...]) -> Any:
     """
     form = f"a function of ({', '.join(arguments)})"
     if not callable(value):
-        raise StudyError(f"{name} contains {reprlib.repr(value)}; use {form}")
+        raise StudyError(f"{name} = {reprlib.repr(value)}; use {form}")
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):  # some functions in C have no signature
