@@ -326,36 +326,36 @@ class SearchResult(StudyResults):
     `best` and `summary`, and all values derived from them, are those at the end of the session.
     """
 
-    session: SessionResult
+    _session: SessionResult
     """The session as of its end."""
 
     @property
     def study(self) -> str:
         """Name of the study."""
-        return self.session.study
+        return self._session.study
 
     @property
     def end(self) -> EndReason:
         """Reason why the session ended."""
-        return self.session.end
+        return self._session.end
 
     @property
     def interrupted(self) -> bool:
         """Whether the user stopped the session."""
-        return self.session.interrupted
+        return self._session.interrupted
 
     @property
     def best(self) -> Trial | None:
         """The champion with its timing samples, or None if no trial has been measured."""
-        return self.session.best
+        return self._session.best
 
     @property
     def summary(self) -> dict[str, Any]:
         """The object that `evokern show --json` prints, without hints."""
-        return dict(self.session.summary)
+        return dict(self._session.summary)
 
     def _summary(self) -> Mapping[str, Any]:
-        return self.session.summary
+        return self._session.summary
 
 
 def _write(file: Path, content: bytes) -> Path:
