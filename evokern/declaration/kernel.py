@@ -67,6 +67,7 @@ from evokern.declaration.tensor import Tensor as Tensor
 from evokern.declaration.tensor import Tolerance as Tolerance
 from evokern.declaration.tensor import unit_roundoff as unit_roundoff
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
+from evokern.escaping import repr_of
 
 if TYPE_CHECKING:
     import torch
@@ -308,6 +309,8 @@ class Kernel:
     """Path of the folder, set when it is loaded."""
     content: KernelContent | None = field(default=None, repr=False, compare=False)
     """Content of the folder that a search uses to its end; None for the current content of the files."""
+
+    __repr__ = repr_of("name", "folder")
 
     def __post_init__(self) -> None:
         self._check_types()

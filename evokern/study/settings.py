@@ -167,8 +167,8 @@ class SamplerSettings:
 class Study:
     """Settings of a study, usually from a TOML file.
 
-    Lists become tuples. A text is accepted for a single problem and for the name of the sampler, a single value for the
-    values of a gene, and a mapping for the settings of gate, timing and simulation.
+    Lists become tuples. A single problem may be text, and a gene may have a single value. The sampler may be its name.
+    The settings of gate, timing and simulation may be mappings.
     """
 
     name: str

@@ -19,6 +19,7 @@ from stored_studies import write_study
 
 import evokern
 from evokern.device.recorded.table import TableDevice
+from evokern.study.discovery import find_kernel
 
 PAGE = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
@@ -47,7 +48,7 @@ def _run_page(changes: dict[str, str]) -> None:
     told: list[str] = []
     runner = doctest.DocTestRunner(_Shapes(), verbose=False)
     failures = runner.run(doctest.DocTestParser().get_doctest(text, {}, "python-api.md", None, 0), out=told.append)
-    assert (failures.failed, "".join(told)) == (0, "")
+    assert "".join(told) == ""
     assert failures.attempted >= 14
 
 
@@ -104,7 +105,9 @@ def test_reprs_are_short(tmp_path: Path) -> None:
     found = evokern.search(study(), db=tmp_path / "a.db", device=TableDevice(small_table()), trials=8)
     stored = evokern.load_study(db=tmp_path / "a.db")
     gate = evokern.Study("a", "k", "N=1", gate={"runs": 3}, sampler="tpe")  # type: ignore[arg-type]
-    for one in (stored, *stored, stored.best, *evokern.list_studies(tmp_path / "a.db"), study(), gate):
+    kernel, source = find_kernel("attention"), evokern.SourceResult("a.cu", stored.trials[0].evaluation, False)
+    more = (stored.best, *evokern.list_studies(tmp_path / "a.db"), study(), gate, kernel, source, source.evaluation)
+    for one in (stored, *stored, *more):
         assert len(repr(one)) <= 240
     assert repr(stored.trials[0]).startswith("Trial(number=0, outcome='")
     assert repr(found).startswith("<study 'small' of ")
