@@ -66,6 +66,16 @@ class DraftArgument:
 
 
 @dataclass(frozen=True)
+class StatedSize:
+    """Size of a buffer according to the file."""
+
+    axes: tuple[str, ...]
+    """Python text of each extent, over fields and genes; empty if a part is unknown."""
+    where: str
+    """Place of the statement in words."""
+
+
+@dataclass(frozen=True)
 class DraftTensor:
     """A buffer of the kernel."""
 
@@ -106,6 +116,8 @@ class Plan:
     """Additional compiler options."""
     constants: tuple[DraftArgument, ...] = ()
     """`__constant__` arrays that the host fills."""
+    stated: Mapping[str, StatedSize] = field(default_factory=dict)
+    """Buffer → its size according to the file."""
 
     @property
     def defaults(self) -> dict[str, int | str]:

@@ -53,6 +53,8 @@ class Touch:
     """Whether the run read an element that it had not written before."""
     in_place: bool
     """Whether an element was read before it was written."""
+    first: int = 0
+    """Index of the first accessed element."""
 
     @property
     def extent(self) -> int:
@@ -68,6 +70,8 @@ class Run:
     """Buffer → its accesses."""
     why: str = ""
     """Reason why the run ended early; empty if it did not."""
+    finding: simt.Finding | None = None
+    """Finding that ended the run, or the first finding of a sanitized run."""
     contents: Mapping[str, Any] | None = None
     """Buffer contents after the run as bytes, if requested."""
     changed: Mapping[str, bytes] = field(default_factory=dict)
@@ -177,9 +181,10 @@ class Prober:
                 )
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
-        why = "" if result.completed else _reason(result)
-        if sanitize and not why and result.findings:
-            why = f"{result.findings[0].kind} in kernel.cu:{result.findings[0].line}"
+        finding = next(iter(result.findings if sanitize else ()), None) if result.completed else result.fatal
+        why = "" if result.completed else "it did not end"
+        if finding:
+            why = f"{finding.kind} in kernel.cu:{finding.line}"
         buffers = {argument.name: given[argument.name] for argument in plan.arguments if argument.is_tensor}
         touches = {
             argument.name: _touch(footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype])
@@ -193,7 +198,7 @@ class Prober:
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         changed = {name: program.initial(name) for name in program.changed(memory)}
-        return Run(touches, why, contents, changed)
+        return Run(touches, why, finding, contents, changed)
 
 
 _UNTOUCHED = Touch(0, 0, 0, False, False)
@@ -203,12 +208,6 @@ def _room_of(program: SimulatedProgram, name: str) -> int:
     """Return the size of a `__constant__` array in bytes; 0 if the compiled code lacks it."""
     symbol = symbol_of(name, program.module.variables)
     return program.module.variables[symbol].size if symbol else 0
-
-
-def _reason(result: simt.LaunchResult) -> str:
-    if result.fatal is not None:
-        return f"{result.fatal.kind} in kernel.cu:{result.fatal.line}"
-    return "it did not end"
 
 
 def _whole(dtype: str) -> bool:
@@ -255,8 +254,9 @@ def _scalar(argument: DraftArgument, number: int | None) -> Any:
 
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:
     read, written, found = footprint.of(buffer, width)
+    accessed = np.flatnonzero(read | written)
     return Touch(_extent_of(read), _extent_of(written), int(np.count_nonzero(written)), bool(found.any()),
-                 bool((found & written).any()))  # fmt: skip
+                 bool((found & written).any()), int(accessed[0]) if accessed.size else 0)  # fmt: skip
 
 
 def _extent_of(marks: Any) -> int:

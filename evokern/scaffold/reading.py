@@ -27,6 +27,7 @@ from evokern.scaffold.expression import to_python
 from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find_launch, read_launch
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
 from evokern.scaffold.source_text import device_source
+from evokern.scaffold.stated_sizes import allocated_sizes
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
@@ -92,17 +93,19 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         launch = read_launch(site, names, text, known)
     block, block_genes = _block(function, launch, names, text)
     macros_of = {name: f"p.{name}" for name in sizes}
+    arguments = tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)}))
     plan = Plan(
         entry=entry,
         genes=(*genes, *template_genes, *block_genes),
         fields=fields,
-        arguments=tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)})),
+        arguments=arguments,
         grid=launch.grid if launch else (),
         block=block,
         shared=_shared(source, function, launch, block),
         cluster=_cluster(function, names),
         macros=macros_of,
         constants=constants_of(text, types),
+        stated=allocated_sizes(source, function, site, arguments, names),
     )
     literals = dict(sizes.items())
     return KernelReading(function, plan, text, f"line {site.line}" if site and launch and launch.grid else "", literals)
