@@ -303,6 +303,6 @@ def _fault_in_block(plan: Plan, finding: Finding, problem: Mapping[str, int], re
     bytes_ = f" and {dynamic:,} bytes of dynamic shared memory{guess}" if dynamic and space == "shared" else ""
     return (
         f"{finding.file or 'kernel.cu'}:{finding.line}: out of bounds: {finding.allocation or 'an access'}, byte "
-        f"{finding.offset:,}, is outside {space} memory at {values} with blocks of {block or 1} threads{bytes_}; correct "
-        "the index or the size"
+        f"{finding.offset:,}, is outside {space} memory at {values} with blocks of {block or 1} threads{bytes_}; "
+        "correct the index or the size"
     )

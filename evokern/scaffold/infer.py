@@ -95,9 +95,9 @@ def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> 
     free = [field for field in fields if not field.choices]
     made = _multiples_of(free, level, flat)
     for turn, problem in enumerate(made):
-        for at, field in enumerate(field for field in fields if field.choices):
-            numbers = [choice for choice in field.choices if isinstance(choice, int)]
-            problem[field.name] = numbers[(turn + at + 1) % len(numbers)]
+        for at, one in enumerate(one for one in fields if one.choices):
+            numbers = [choice for choice in one.choices if isinstance(choice, int)]
+            problem[one.name] = numbers[(turn + at + 1) % len(numbers)]
     return [{field.name: problem[field.name] for field in fields} for problem in made]
 
 
@@ -182,8 +182,9 @@ def _exceeded(
         except (ArithmeticError, AttributeError):  # depends on a number that is no field
             continue
         excess = [touch.extent - prod(axes) for touch, axes in zip(touches, extents, strict=True)]
-        rows = [[prod(axes) // max(1, axis) for axis in axes] for axes in extents]
-        if size.axes and ((len({*excess}) == 1 and 1 <= excess[0] <= LARGEST_BORDER) or excess in map(list, zip(*rows))):
+        rows = [[prod(axes) // max(1, axes[at]) for axes in extents] for at in range(len(size.axes))]
+        few = len({*excess}) == 1 and 1 <= excess[0] <= LARGEST_BORDER
+        if size.axes and (few or excess in rows):
             return size
     return None
 

@@ -137,5 +137,7 @@ def inclusive_check(source: str, number: str) -> str:
     """
     word = rf"(?<![\w.]){re.escape(number)}(?![\w.(\[])"
     after = r"(?=\s*(?:\)|;|&&|\|\||\?|,))"
-    found = re.search(rf"\w+[\])]*\s*(?:<=|>)\s*{word}{after}|{word}\s*(?:>=|<(?!<))\s*[A-Za-z_]\w*", without_comments(source))
+    found = re.search(
+        rf"\w+[\])]*\s*(?:<=|>)\s*{word}{after}|{word}\s*(?:>=|<(?!<))\s*[A-Za-z_]\w*", without_comments(source)
+    )
     return f"the check `{' '.join(found[0].split())}`" if found else ""

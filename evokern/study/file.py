@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,9 +71,11 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     where = str(path or name)
     _refuse_out_of_range(where, "", table)
     refuse_unknown(where, "", table, KEYS)
-    for compulsory in ("kernel", "problems"):
-        if compulsory not in table:
-            raise StudyError(f"{where} lacks the key {compulsory!r}")
+    if "kernel" not in table:
+        raise StudyError(f"{where} lacks the key 'kernel'")
+    if not table.get("problems"):
+        fault = "problems is empty" if "problems" in table else "lacks the key 'problems'"
+        raise StudyError(f"{where}: {fault}; add, for example, problems = [{example_problem(table['kernel'], path)}]")
     values: dict[str, Any] = dict(table)
     if "budget" in values:
         budget = values.pop("budget")
@@ -80,7 +83,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
             raise StudyError(f'{where}: budget = {budget} has no unit; use, for example, budget = "2h", "90m" or "45s"')
         with _prefix_errors(f"{where}: budget"):
             values["budget_s"] = parse_duration(budget)
-    values["problems"] = _problems(where, values["problems"])
+    values["problems"] = _problems(where, values["problems"], table["kernel"])
     values["genes"] = {gene: _gene_values(where, gene, v) for gene, v in _table(where, "genes", values).items()}
     values["limits"] = _table(where, "limits", values)
     values["sampler"] = _sampler(where, values.get("sampler", {}))
@@ -138,10 +141,29 @@ def _table(where: str, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _problems(where: str, given: object) -> tuple[str | Mapping[str, Value], ...]:
+def example_problem(kernel: object, study: Path | None = None) -> str:
+    """Return a problem with the fields that a kernel declares, in quotes, without running the kernel's code.
+
+    Args:
+        kernel: name or folder of the kernel, as in a study.
+        study: path of the study's file; None for the working directory.
+    """
+    fields: list[str] = []
+    roots = [Path.cwd(), *([study.absolute().parent, study.absolute().parent.parent] if study else [])]
+    for folder in (root / part / str(kernel) for root in roots for part in ("kernels", ".")):
+        try:
+            fields = re.findall(r"\bProblemField\(\s*[\"'](\w+)[\"']", read_text(folder / "kernel.py", "replace"))
+        except (OSError, ValueError):
+            continue
+        break
+    return '"' + " ".join(f"{name}=1024" for name in dict.fromkeys(fields) or ["FIELD"]) + '"'
+
+
+def _problems(where: str, given: object, kernel: object) -> tuple[str | Mapping[str, Value], ...]:
     entries = [given] if isinstance(given, (str, dict)) else given
     if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
-        raise StudyError(f'{where}: problems is {given!r}; use problems = ["B=2 S=512"] or [[problems]] tables')
+        example = example_problem(kernel)
+        raise StudyError(f"{where}: problems is {given!r}; use problems = [{example}] or [[problems]] tables")
     return tuple(entries)
 
 

@@ -13,6 +13,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.render import choice_macro, macros, read_source
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
+from evokern.wording import count_verb
 
 
 def entries(folder: Folder) -> Results:
@@ -132,7 +133,10 @@ def gene_macros(folder: Folder) -> Results:
         yield False, "; ".join(wrong)
     else:
         through = f"; used only by the launch: {', '.join(sorted(launch_only))}" if launch_only else ""
-        yield True, f"{len(names) - len(launch_only)} macros are used; each has an #error if undefined{through}"
+        yield (
+            True,
+            f"{count_verb(len(names) - len(launch_only), 'macro')} used; each has an #error if undefined{through}",
+        )
 
 
 def _changes_the_launch(folder: Folder, name: str) -> bool:
