@@ -77,6 +77,20 @@ def make_folder(path: Path) -> None:
         raise OSError(errno.EINVAL, f"invalid folder name ({error})", str(path)) from None
 
 
+def link_outside(folder: Path) -> str:
+    """Return a clause if a folder that evokern names itself is reached by a link that leaves the working directory.
+
+    Somebody else may have put the link there, for example in a repository. Empty for other folders.
+    """
+    here, path = Path.cwd(), folder.absolute()
+    for place in (path, *path.parents):
+        if place == here or not place.is_relative_to(here):
+            return ""
+        if place.is_symlink() and not place.resolve().is_relative_to(here.resolve()):
+            return f"{place} is a link to {place.readlink()}, outside the working directory"
+    return ""
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a regular file.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
-from evokern.files import read_text, write_text
+from evokern.files import link_outside, read_text, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
@@ -139,6 +139,8 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
 def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
     """Write a kernel's files (name → text) and its study."""
     folder, study_path = root / "kernels" / name, root / "studies" / f"{name}.toml"
+    if why := link_outside(folder) or link_outside(study_path.parent):
+        raise UsageError(f"{why}; remove the link, or run the command in another folder")
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:  # created concurrently by another `init`
