@@ -22,10 +22,10 @@ from evokern.scaffold.infer import (
     tensors_of,
     with_read_constants,
 )
-from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name
+from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name, without_fields
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
-from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, block_values, neighbours, read_kernel, without_fields
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, block_values, neighbours, read_kernel
 from evokern.simt import Finding
 
 _WRITABLE = re.compile(
@@ -112,6 +112,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         launch_guess = "the smallest grid tried that writes every element"
         if reading.launch_line and reading.plan.grid:
             launch_guess += f"; the file's launch ({reading.launch_line}) leaves some unwritten"
+        elif reading.unread:
+            launch_guess += f"; the file's launch ({reading.unread}) could not be read completely"
         else:
             launch_guess += "; no launch could be read from the file"
     notes = []
@@ -262,10 +264,14 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
     why = error or run.why or "no run shows what the kernel writes"
     fault = "" if error or run.finding is None else _fault_in_block(plan, run.finding, problem, reading)
     note = f"kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel ({why})"
+    if run.ok and not error:
+        note = "kernel.py: roles, shapes and launch are guesses; the kernel ran, but wrote no element of a buffer"
+        if any(touch.written for touch in run.touches.values()):
+            note = "kernel.py: roles, shapes and launch are guesses; no tried grid writes a whole buffer"
     if fault:
         note = "kernel.py: roles, shapes and launch are guesses, because the finding ends every run"
     if error:
-        note = "kernel.py: roles, shapes and launch are guesses, because the source does not compile"
+        note = "kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel, which does not compile"
     const = {p.name for p in reading.function.parameters if p.const}
     shape = tuple(f"p.{f.name}" for f in plan.fields[:2])
     tensors = tuple(
@@ -283,12 +289,19 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         small=small_problems(plan, tensors, None),
         study=study_problem(plan, tensors, reading.literals),
         launch_from=reading.launch_line,
-        launch_guess="" if reading.launch_line else "the kernel did not run",
+        launch_guess="" if reading.launch_line else _unread(reading),
         state=dict.fromkeys(_WRITABLE.findall(reading.source), b""),
         faults=(fault,) if fault else (),
         compile_error=error,
         notes=(note,),
     )
+
+
+def _unread(reading: KernelReading) -> str:
+    """Return why grid and block are guesses, for a kernel without a complete run."""
+    if reading.unread:
+        return f"the file's launch ({reading.unread}) could not be read completely, and no run shows them"
+    return "the file does not launch the kernel, and no run shows them"
 
 
 def _fault_in_block(plan: Plan, finding: Finding, problem: Mapping[str, int], reading: KernelReading) -> str:

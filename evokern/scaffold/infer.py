@@ -221,7 +221,7 @@ def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = Fals
     best: Evidence | None = None
     if plan.grid and plan.block:
         for level in levels(plan):
-            if level > MODEST and best is not None and _enough(best, known_launch):
+            if best is not None and (prober.exhausted or (level > MODEST and _enough(best, known_launch))):
                 break
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
             if best is None or found.rank > best.rank:
@@ -269,6 +269,8 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
     for level in (1, 32, 128, *levels(plan)[len(LEVELS) :]):
         for group in _grids(plan):
             for grid in group:
+                if prober.exhausted:
+                    break
                 trial = replace(plan, grid=grid)
                 found = evidence(prober, trial, level, 2, small, FEW_THREADS)
                 if not found.ok:
@@ -354,9 +356,8 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
         elif written and not whole:
             role = "inout"
             share = min(t.distinct / max(1, t.extent) for t in touches)
-            why.append(
-                f"runs write only {100 * share:.0f} % of the buffer, so the other elements must keep their values"
-            )
+            part = f"only {min(99, int(100 * share))} %" if share < 1 else "perhaps not all"
+            why.append(f"runs write {part} of the buffer, so the other elements must keep their values")
         elif written and read:
             why.append("written before it is read: an output or a workspace")
         if not shape.exact:

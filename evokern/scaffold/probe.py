@@ -27,6 +27,8 @@ from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 10_000_000
 """Instruction limit of one run in warp instructions, several seconds; a correct guess needs fewer."""
+ALL_INSTRUCTIONS = 60_000_000
+"""Number of warp instructions of all runs after which no further grids are tried: about a minute."""
 MOST_THREADS = 1 << 20
 """Maximum number of threads in one run; larger guessed grids give no more information."""
 FEW_THREADS = 1 << 18
@@ -35,6 +37,8 @@ MOST_ROOM = 32 << 20
 """Maximum size of a buffer in bytes."""
 LEAST_ROOM = 1 << 16
 """Minimum size of a buffer in bytes."""
+LEAST = 100_000
+"""Warp instructions that even the shortest run counts for: compiling and starting it takes as long."""
 FILLED = 1 << 20
 """Number of random elements in a buffer, which repeat after that."""
 
@@ -95,6 +99,12 @@ class Prober:
         self.source = source
         self.chips = chips
         self._programs: dict[tuple[tuple[str, ...], str], SimulatedProgram | str] = {}
+        self._executed = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the runs together took so long that only necessary ones should follow."""
+        return self._executed > ALL_INSTRUCTIONS
 
     def program(self, entry: str, options: tuple[str, ...]) -> SimulatedProgram | str:
         """Return the compiled program, or the compiler's error."""
@@ -176,9 +186,11 @@ class Prober:
         launch = Launch(entry, grid, block, names, shared, cluster=cluster)
         try:
             with recording(memory, Footprint(memory)) as footprint:
+                most = INSTRUCTIONS // 10 if self.exhausted else INSTRUCTIONS
                 result = program.launch(
-                    launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, until_fatal=True
+                    launch, given, memory, instruction_limit=most, sanitize=sanitize, until_fatal=True
                 )
+            self._executed += max(result.warp_instructions, LEAST)
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
         finding = next(iter(result.findings if sanitize else ()), None) if result.completed else result.fatal
