@@ -23,7 +23,7 @@ from evokern.scaffold.infer import (
     with_read_constants,
 )
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name, without_fields
-from evokern.scaffold.probe import Prober, Run
+from evokern.scaffold.probe import LATER_ONLY, Prober, Run
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, block_values, neighbours, read_kernel
 from evokern.simt import Finding
@@ -258,7 +258,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
     if not plan.grid:
         plan = replace(plan, grid=(f"ceil_div(p.{plan.fields[0].name}, {plan.block[0]})",))
     program = _default_program(prober, plan)
-    error = program if isinstance(program, str) else ""
+    error = program if isinstance(program, str) and LATER_ONLY not in program else ""
     problems = [{f.name: 64 for f in plan.fields}, *problems_at(plan.fields, 1, len(plan.grid) < 2)]
     problem, run = next(((p, r) for p in problems if not (r := prober.run(plan, p)).ok), (problems[0], Run({})))
     why = error or run.why or "no run shows what the kernel writes"
@@ -271,7 +271,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
     if fault:
         note = "kernel.py: roles, shapes and launch are guesses, because the finding ends every run"
     if error:
-        note = "kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel, which does not compile"
+        note = "kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel"
     const = {p.name for p in reading.function.parameters if p.const}
     shape = tuple(f"p.{f.name}" for f in plan.fields[:2])
     tensors = tuple(

@@ -27,6 +27,8 @@ from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 10_000_000
 """Instruction limit of one run in warp instructions, several seconds; a correct guess needs fewer."""
+LATER_ONLY = "drafts support at most"
+"""Part of the error for a kernel that compiles only for a later architecture."""
 ALL_INSTRUCTIONS = 60_000_000
 """Number of warp instructions of all runs after which no further grids are tried: about a minute."""
 MOST_THREADS = 1 << 20
@@ -124,7 +126,7 @@ class Prober:
             if not needs_later_architecture(made.message):
                 return made.message
             if len(self.chips) == 1:
-                return f"{made.message}; drafts support at most {self.chips[0].architecture}"
+                return f"{made.message}; {LATER_ONLY} {self.chips[0].architecture}"
             self.chips = self.chips[1:]  # other configurations need the same feature
 
     def run(
