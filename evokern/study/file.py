@@ -74,7 +74,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     if "kernel" not in table:
         raise StudyError(f"{where} lacks the key 'kernel'")
     if not table.get("problems"):
-        fault = "problems is empty" if "problems" in table else "lacks the key 'problems'"
+        fault = f"study {name} has no problem" if "problems" in table else "lacks the key 'problems'"
         raise StudyError(f"{where}: {fault}; add, for example, problems = [{example_problem(table['kernel'], path)}]")
     values: dict[str, Any] = dict(table)
     if "budget" in values:
