@@ -333,14 +333,15 @@ def _rejected(reader: Reader, record: StudyRecord, summary: Mapping[str, Any]) -
     known = {name: reasons.get(name) or _reason_of(name) for name in rejections}
     rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name, known[name]) for name, count in ordered]
     total_text = f"{total:,} proposal{'' if total == 1 else 's'} rejected before compilation"
-    return ["", total_text, *table(("proposals", "share", "constraint", "reason"), rows)]
+    if any(known.values()):
+        rows = [(*row[:3], row[3] or "constraint of kernel.py") for row in rows]
+        return ["", total_text, *table(("proposals", "share", "constraint", "reason"), rows)]
+    return ["", total_text, *table(("proposals", "share", "constraint"), [row[:3] for row in rows])]
 
 
 def _reason_of(constraint: str) -> str:
-    """Return the reason of a constraint that the stored kernel.py does not state as plain text."""
-    if constraint.endswith(_LIMIT_NAMES):
-        return "resource limit of the device"
-    return _REASONS.get(constraint, "constraint of kernel.py")
+    """Return the reason of a constraint of evokern's own; empty for other constraints."""
+    return "resource limit of the device" if constraint.endswith(_LIMIT_NAMES) else _REASONS.get(constraint, "")
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
