@@ -64,7 +64,7 @@ def process_age_s() -> float:
     """Return the seconds since this process started; 0 if unknown."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # proc(5): field 22, of which two precede the bracket
+        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # proc(5): field 22; two fields precede the bracket
     except (OSError, ValueError, IndexError):
         return 0.0
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)

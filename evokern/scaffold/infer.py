@@ -179,7 +179,7 @@ def _exceeded(
     for size in (stated,) if stated else _checked_sizes(source, plan):
         try:
             extents = [[plan.value(axis, plan.defaults, problem) for axis in size.axes] for problem in problems]
-        except (ArithmeticError, AttributeError):  # depends on a number that is no field
+        except (ArithmeticError, AttributeError):  # depends on a number without a field
             continue
         excess = [touch.extent - prod(axes) for touch, axes in zip(touches, extents, strict=True)]
         rows = [[prod(axes) // max(1, axes[at]) for axes in extents] for at in range(len(size.axes))]

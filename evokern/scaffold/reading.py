@@ -53,7 +53,7 @@ class KernelReading:
     literals: Mapping[str, int] = field(default_factory=dict)
     """Field → number that the file's launch passes for it."""
     unread: str = ""
-    """Location of a launch of which grid or block could not be read; empty if there is none."""
+    """Location of a launch whose grid or block could not be read; empty if there is none."""
 
 
 def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:

@@ -1,8 +1,8 @@
 """Failures of a search: the recent ones for displays, and the rule that ends a search in which nothing is right.
 
-One cause that depends on no gene ends a search early. This is so if every value of every gene has failed, and every
-combination of values of those genes that reach its place and may be parts of one condition there
-(`evokern.compile.failure_cause`). Too many of these genes only delay the end.
+One cause that depends on no gene ends a search early. Every value of each gene that reaches its place must have failed.
+Genes that may be parts of one condition must have failed in every combination (`evokern.compile.failure_cause`). Too
+many of these genes only delay the end.
 """
 
 from __future__ import annotations

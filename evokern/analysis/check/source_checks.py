@@ -160,10 +160,15 @@ def _changes_the_launch(folder: Folder, name: str) -> bool:
             return True
     for config in [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]:
         if kernel.space.active(gene, config):
-            variants = {value: kernel.space.canonical({**config, name: value}) for value in gene.values}
-            if any(seen(variant) != seen(config) for variant in variants.values()):
+            tried = gene.values if len(gene.values) <= _TRIED else rng.sample(gene.values, _TRIED)
+            own = seen(config)
+            if any(seen(kernel.space.canonical({**config, name: value})) != own for value in tried):
                 return True
     return False
+
+
+_TRIED = 32
+"""Maximum number of a gene's values that are tried in each configuration."""
 
 
 def _tested(conditions: Sequence[str]) -> set[str]:

@@ -340,7 +340,7 @@ def _rejected(reader: Reader, record: StudyRecord, summary: Mapping[str, Any]) -
 
 
 def _reason_of(constraint: str) -> str:
-    """Return the reason of a constraint of evokern's own; empty for other constraints."""
+    """Return the reason of a built-in constraint; empty for other constraints."""
     return "resource limit of the device" if constraint.endswith(_LIMIT_NAMES) else _REASONS.get(constraint, "")
 
 
