@@ -20,6 +20,7 @@ from evokern.analysis.stored import chip_of
 from evokern.compile.isolated import compile_program
 from evokern.compile.nvrtc import compiler_version
 from evokern.compile.records import CompileFailure
+from evokern.cuda_source.lexer import without_comments
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config, Gene
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
@@ -66,7 +67,9 @@ def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = F
         chosen = kernel.problem(record.problems[problem])
         conditions, left_out = _conditions(kernel, chosen)
         specification = _specification(kernel, chosen, record.device, left_out)
-        compiled = _compiled(kernel, chosen, chip_of(record.device, reader.sessions(record)), specification, left_out)
+        compiled = compiled_space(
+            kernel, chosen, chip_of(record.device, reader.sessions(record)), specification, left_out
+        )
         if kernel.folder.is_relative_to(Path(scratch).resolve()):  # the files exist only in the database
             specification["KernelFile"] = kernel.source
     own = {
@@ -230,10 +233,17 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
     }
 
 
-def _compiled(
+def compiled_space(
     kernel: Kernel, problem: Problem, chip: Profile, specification: Mapping[str, Any], left_out: list[str]
 ) -> str:
     """Compile the default candidate as the file describes it, and return the check in words.
+
+    Args:
+        kernel: the kernel.
+        problem: the study's problem.
+        chip: the study's chip.
+        specification: the file's description of the kernel.
+        left_out: list of parts that T1 cannot express; named choices are added if their words cannot be macros.
 
     Raises:
         KernelError: the kernel itself does not compile.
@@ -254,7 +264,7 @@ def _compiled(
         raise KernelError(f"the default candidate of kernel {kernel.name} does not compile: {own.message}")
     if not isinstance(made, CompileFailure):
         return f"the default candidate compiled with {version} for {target}"
-    if named := [gene.name for gene in kernel.genes if _choices(gene) and not _expands(gene, text, headers)]:
+    if named := [gene.name for gene in kernel.genes if _choices(gene)]:
         left_out.append(f"the macros of the named choices of {', '.join(named)}; the source does not compile without")
         return f"does not compile with {version} for {target}: {made.message}"
     raise InternalError(
@@ -269,7 +279,7 @@ def _choices(gene: Gene) -> bool:
 
 def _expands(gene: Gene, text: str, headers: Mapping[str, str]) -> bool:
     """Return whether the words of named choices can be macros: names that no source contains."""
-    words = {word for source in (text, *headers.values()) for word in re.findall(r"\w+", source)}
+    words = {word for source in (text, *headers.values()) for word in re.findall(r"\w+", without_comments(source))}
     return all(str(value).isidentifier() and str(value) not in words for value in gene.values)
 
 

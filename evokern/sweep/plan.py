@@ -125,7 +125,7 @@ def _problems(where: str, table: Mapping[str, Any], example: str) -> list[str | 
     if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
         raise StudyError(f"{where}: problems is {given!r}; use problems = [{example}] or [[problems]] tables")
     if not entries:
-        raise StudyError(f"{where}: problems is empty; add, for example, problems = [{example}], one for each study")
+        raise StudyError(f"{where}: problems is empty; use, for example, problems = [{example}], one for each study")
     return entries
 
 
