@@ -147,6 +147,11 @@ def count_noun(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def count_verb(number: int, what: str) -> str:
+    """Return a number with its noun and verb: `1 problem is`, `2 problems are`."""
+    return f"{count_noun(number, what)} {'is' if number == 1 else 'are'}"
+
+
 def mean_suffix(problems: int) -> str:
     """Return a suffix for a time that is a mean over several problems; empty if there is only one problem."""
     return f", geometric mean over {count_noun(problems, 'problem')}" if problems > 1 else ""

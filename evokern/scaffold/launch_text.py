@@ -111,7 +111,7 @@ def _block_variables(text: str, locals_: Mapping[str, str], names: Mapping[str, 
     waiting = [text]
     seen: set[str] = set()
     while waiting:
-        for word in re.findall(r"(?:\w+::)*[A-Za-z_]\w*", waiting.pop(0)):
+        for word in re.findall(r"\b(?:\w+::)*[A-Za-z_]\w*\b(?!\s*\()", waiting.pop(0)):
             if word in seen or word in names or "::" in word or word in _NO_VARIABLE:
                 continue
             seen.add(word)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -66,6 +66,16 @@ class DraftArgument:
 
 
 @dataclass(frozen=True)
+class StatedSize:
+    """Size of a buffer according to the file."""
+
+    axes: tuple[str, ...]
+    """Python text of each extent, over fields and genes; empty if a part is unknown."""
+    where: str
+    """Place of the statement in words."""
+
+
+@dataclass(frozen=True)
 class DraftTensor:
     """A buffer of the kernel."""
 
@@ -106,6 +116,8 @@ class Plan:
     """Additional compiler options."""
     constants: tuple[DraftArgument, ...] = ()
     """`__constant__` arrays that the host fills."""
+    stated: Mapping[str, StatedSize] = field(default_factory=dict)
+    """Buffer → its size according to the file."""
 
     @property
     def defaults(self) -> dict[str, int | str]:
@@ -144,6 +156,19 @@ class Plan:
         """Return the compiler options of a configuration and a problem."""
         macros = {**config, **{name: self.value(text, config, problem) for name, text in self.macros.items()}}
         return (*(f"-D{name}={value}" for name, value in macros.items()), *self.options)
+
+
+def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
+    """Return the plan with fields that affect no buffer size turned into constant arguments."""
+    arguments = tuple(
+        replace(
+            a, expression=str(values.get(a.name.upper(), 1)), why="not a field, because no buffer size depends on it"
+        )
+        if a.expression and a.expression.removeprefix("p.") in names
+        else a
+        for a in plan.arguments
+    )
+    return replace(plan, arguments=arguments, fields=tuple(f for f in plan.fields if f.name not in names))
 
 
 def _whole_clusters(blocks: str, cluster: str) -> str:

@@ -21,7 +21,7 @@ STUDY_ELEMENTS = 1 << 22
 
 def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Plan:
     """Find each field's divisor; store it as a constraint if it depends on a gene, otherwise in the field."""
-    level = _clean_level(prober, plan, found, tensors)
+    level = 1 if found.exceeded else _clean_level(prober, plan, found, tensors)
     if level == 1:
         return plan
     base = {f.name: found.problems[0][f.name] if f.choices else level for f in plan.fields}
@@ -33,7 +33,7 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
         needed = _needed(prober, plan, tensors, base, field.name, level)
         units = _tile_units(plan, field.name, needed) if needed > 1 else []
         if not units:
-            why = "with other values, runs reach outside a buffer or leave elements unwritten"
+            why = _tail_fault(prober, plan, tensors, {**base, field.name: level + 1})
             fields.append(replace(field, multiple_of=needed, why=why) if needed > 1 else field)
             continue
         fields.append(field)
@@ -80,6 +80,15 @@ def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: M
     return run.ok and all(
         run.touches[tensor.name].distinct == sizes[tensor.name] for tensor in tensors if tensor.role == "output"
     )
+
+
+def _tail_fault(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> str:
+    """Return what is wrong at a problem with a tail, for the comment on the divisor."""
+    sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
+    finding = prober.run(plan, problem, limit=LIMIT, exact=sizes, sanitize=True).finding
+    if finding is None:
+        return "with other values, runs leave elements unwritten"
+    return f"with other values, {finding.kind.replace('_', ' ')} at kernel.cu:{finding.line}"
 
 
 def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from evokern.cuda_source import (
     ELEMENT_TYPES,
@@ -27,6 +27,7 @@ from evokern.scaffold.expression import to_python
 from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find_launch, read_launch
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
 from evokern.scaffold.source_text import device_source
+from evokern.scaffold.stated_sizes import allocated_sizes
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
@@ -51,6 +52,8 @@ class KernelReading:
     """Location of the launch that sets grid and block; empty if no launch could be read."""
     literals: Mapping[str, int] = field(default_factory=dict)
     """Field → number that the file's launch passes for it."""
+    unread: str = ""
+    """Location of a launch whose grid or block could not be read; empty if there is none."""
 
 
 def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
@@ -84,28 +87,31 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     types = _types(function, point, text, written | {n: str(v) for n, v in sizes.items()})
     names = constant_names(source) | {gene.name: f"c.{gene.name}" for gene in genes} | given
     names |= {name: f"p.{name}" for name in sizes}
-    fields = _fields(function, sizes)
+    fields = _fields(function, sizes, types)
     launch = None
     if site:
-        names |= _passed(function, site, names)
+        names |= _passed(function, site, names, types)
         known = {name: int(value) for name, value in constant_names(source).items() if value.isdigit()}
         launch = read_launch(site, names, text, known)
     block, block_genes = _block(function, launch, names, text)
     macros_of = {name: f"p.{name}" for name in sizes}
+    arguments = tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)}))
     plan = Plan(
         entry=entry,
         genes=(*genes, *template_genes, *block_genes),
         fields=fields,
-        arguments=tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)})),
+        arguments=arguments,
         grid=launch.grid if launch else (),
         block=block,
         shared=_shared(source, function, launch, block),
         cluster=_cluster(function, names),
         macros=macros_of,
         constants=constants_of(text, types),
+        stated=allocated_sizes(source, function, site, arguments, names),
     )
     literals = dict(sizes.items())
-    return KernelReading(function, plan, text, f"line {site.line}" if site and launch and launch.grid else "", literals)
+    line, whole = f"line {site.line}" if site else "", bool(launch and launch.grid and launch.block)
+    return KernelReading(function, plan, text, line if whole else "", literals, "" if whole else line)
 
 
 def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
@@ -123,7 +129,10 @@ def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
 
 
 def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
-    """Yield numeric macros in the kernel's code, except masks and the warp size, which cannot change."""
+    """Yield numeric macros in the kernel's code, except masks and the warp size, which cannot change.
+
+    Macros of the compiler, and those that depend on the platform (defined in several branches), cannot change either.
+    """
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     # A macro on the command line would also replace a template parameter of the same name.
     given = re.findall(r"\btemplate\s*<([^{;]*?)>", code)
@@ -134,6 +143,8 @@ def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
             macro.function_like
             or macro.name not in used
             or macro.name in shadowed
+            or macro.name.startswith("__")
+            or len(re.findall(rf"^[ \t]*#[ \t]*define[ \t]+{macro.name}\b", code, re.MULTILINE)) > 1
             or re.fullmatch(r"\w*WARP_?(SIZE|SZ)\w*", macro.name, re.I)
         ):
             continue
@@ -245,20 +256,23 @@ def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapp
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
 
-def _fields(function: KernelFunction, sizes: Mapping[str, int]) -> tuple[DraftField, ...]:
-    whole = [p.name.upper() for p in function.parameters if not p.pointer and p.base in WHOLE]
+def _fields(function: KernelFunction, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[DraftField, ...]:
+    whole = [p.name.upper() for p in function.parameters if not p.pointer and types.get(p.base, p.base) in WHOLE]
     return tuple(DraftField(name) for name in dict.fromkeys(whole)) + tuple(DraftField(name) for name in sizes) or (
         DraftField("N"),
     )
 
 
-def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]) -> dict[str, str]:
+def _passed(
+    function: KernelFunction, site: LaunchSite, names: Mapping[str, str], types: Mapping[str, str]
+) -> dict[str, str]:
     """Return a map of the launch's variables that are passed for the kernel's numbers to fields."""
     found: dict[str, str] = {}
     for parameter, argument in zip(function.parameters, site.arguments, strict=True):
         # A variable passed for several parameters does not show which of them the grid depends on.
         once = site.arguments.count(argument) == 1 and re.fullmatch(r"[A-Za-z_]\w*", argument)
-        if not parameter.pointer and parameter.base in WHOLE and once and argument not in names:
+        whole = not parameter.pointer and types.get(parameter.base, parameter.base) in WHOLE
+        if whole and once and argument not in names:
             found[argument] = f"p.{parameter.name.upper()}"
     return found
 
@@ -428,16 +442,3 @@ def _by_value(function: KernelFunction, parameter: Parameter) -> SourceError:
         "passes only pointers and numbers; change the kernel's parameters, or check it with `evokern sanitize --arg "
         "struct:[…]`"
     )
-
-
-def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
-    """Return the plan with fields that affect no buffer size turned into constant arguments."""
-    arguments = tuple(
-        replace(
-            a, expression=str(values.get(a.name.upper(), 1)), why="not a field, because no buffer size depends on it"
-        )
-        if a.expression and a.expression.removeprefix("p.") in names
-        else a
-        for a in plan.arguments
-    )
-    return replace(plan, arguments=arguments, fields=tuple(f for f in plan.fields if f.name not in names))

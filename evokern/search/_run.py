@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from evokern.compile.failure_cause import Cause, genes_reaching
+from evokern.compile.failure_cause import Cause, genes_acting_alone, genes_reaching
 from evokern.device import Device, Task
 from evokern.device.contract import DEFAULT_US, MeasuresRates, MeasuresRounds, Remeasures, StartReport, StartStep
 from evokern.device.recorded.table import TableDevice
@@ -229,7 +229,12 @@ def _failure_watch(target: SearchTarget, session: Session) -> FailureWatch:
             return frozenset(gene.name for gene in target.space.genes)
         return genes_reaching(target.kernel, target.space, target.problems[0], cause)
 
-    return FailureWatch(target.space, reaching, frozenset(session.of_earlier_code))
+    def alone() -> frozenset[str]:
+        if target.table is not None:
+            return frozenset()
+        return genes_acting_alone(target.kernel, target.space, target.problems[0])
+
+    return FailureWatch(target.space, reaching, frozenset(session.of_earlier_code), alone)
 
 
 def _pending_verification_s(

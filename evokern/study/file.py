@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -69,9 +70,13 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     _refuse_out_of_range(where, "", table)
     with prefix_errors(where):
         refuse_unknown("", table, KEYS)
-    for compulsory in ("kernel", "problems"):
-        if compulsory not in table:
-            raise StudyError(f"{where} lacks the key {compulsory!r}")
+    if "kernel" not in table:
+        raise StudyError(f"{where} lacks the key 'kernel'")
+    given = table.get("problems")
+    if not given or not isinstance(given, (str, dict, list)):
+        fault = f"problems is {given!r}" if given else f"study {name} has no problem"
+        fault = fault if "problems" in table else "lacks the key 'problems'"
+        raise StudyError(f"{where}: {fault}; add, for example, problems = [{example_problem(table['kernel'], path)}]")
     values: dict[str, Any] = dict(table)
     if "budget" in values:
         budget = values.pop("budget")
@@ -104,3 +109,21 @@ def prefix_errors(where: str) -> Iterator[None]:
         yield
     except StudyError as error:
         raise StudyError(f"{where}: {error}") from error
+
+
+def example_problem(kernel: object, study: Path | None = None) -> str:
+    """Return a problem with the fields that a kernel declares, in quotes, without running the kernel's code.
+
+    Args:
+        kernel: name or folder of the kernel, as in a study.
+        study: path of the study's file; None for the working directory.
+    """
+    fields: list[str] = []
+    roots = [Path.cwd(), *([study.absolute().parent, study.absolute().parent.parent] if study else [])]
+    for folder in (root / part / str(kernel) for root in roots for part in ("kernels", ".")):
+        try:
+            fields = re.findall(r"\bProblemField\(\s*[\"'](\w+)[\"']", read_text(folder / "kernel.py", "replace"))
+        except (OSError, ValueError):
+            continue
+        break
+    return '"' + " ".join(f"{name}=1024" for name in dict.fromkeys(fields) or ["FIELD"]) + '"'

@@ -227,7 +227,8 @@ class Study:
         if self.path is None and (not self.name.isprintable() or not self.name or self.name.endswith(".toml")):
             raise StudyError(f"name = {self.name!r}; use printable text without the suffix .toml")
         if not self.problems:
-            raise StudyError(f'study {self.name} has no problem; add for example problems = ["B=2 S=512"]')
+            fields = f'add problems = ["FIELD=VALUE …"] with the fields of kernel {self.kernel}'
+            raise StudyError(f"study {self.name} has no problem; {fields}")
         check_trials(self.trials)
         check_seed(self.seed)
         if self.window is not None and not 1 <= self.window <= 1024:

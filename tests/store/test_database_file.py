@@ -91,6 +91,26 @@ def test_a_database_that_goes_while_it_is_searched_is_written_beside(how: str, t
     assert not Path(f"{db}.lock").exists()
 
 
+def test_nobody_reads_a_replacement_with_the_log_of_the_former_file(tmp_path: Path) -> None:
+    """Before the search notices, a reader in another process is refused: SQLite would apply the log to the new file."""
+    db, other = tmp_path / "a.db", tmp_path / "other.db"
+    go(other, tiny_table(), trials=3)
+    theirs, told = other.read_bytes(), []
+
+    def displace() -> None:
+        shutil.copy(other, tmp_path / "new.db")
+        (tmp_path / "new.db").rename(db)
+        reading = f"from evokern.store import open_readonly; open_readonly({str(db)!r}).study()"
+        told.append(subprocess.run([sys.executable, "-c", reading], capture_output=True, text=True, check=False).stderr)
+        assert db.read_bytes() == theirs
+
+    with pytest.raises(StoreError, match=r"moved or replaced"):
+        interrupted_by(db, displace)
+    assert "was replaced while a search used it" in told[0]
+    with open_readonly(db) as reader:
+        assert len(list(reader.trials(reader.study()))) == 3
+
+
 def test_a_replacement_with_its_own_log_keeps_it(tmp_path: Path) -> None:
     """A database that is moved into place together with its log loses none of its trials."""
     db, other = tmp_path / "a.db", tmp_path / "other.db"

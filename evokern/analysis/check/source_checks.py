@@ -13,6 +13,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.render import choice_macro, macros, read_source
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
+from evokern.wording import count_verb
 
 
 def entries(folder: Folder) -> Results:
@@ -132,7 +133,10 @@ def gene_macros(folder: Folder) -> Results:
         yield False, "; ".join(wrong)
     else:
         through = f"; used only by the launch: {', '.join(sorted(launch_only))}" if launch_only else ""
-        yield True, f"{len(names) - len(launch_only)} macros are used; each has an #error if undefined{through}"
+        yield (
+            True,
+            f"{count_verb(len(names) - len(launch_only), 'macro')} used; each has an #error if undefined{through}",
+        )
 
 
 def _changes_the_launch(folder: Folder, name: str) -> bool:
@@ -156,10 +160,15 @@ def _changes_the_launch(folder: Folder, name: str) -> bool:
             return True
     for config in [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]:
         if kernel.space.active(gene, config):
-            variants = {value: kernel.space.canonical({**config, name: value}) for value in gene.values}
-            if any(seen(variant) != seen(config) for variant in variants.values()):
+            tried = gene.values if len(gene.values) <= _TRIED else rng.sample(gene.values, _TRIED)
+            own = seen(config)
+            if any(seen(kernel.space.canonical({**config, name: value})) != own for value in tried):
                 return True
     return False
+
+
+_TRIED = 32
+"""Maximum number of a gene's values that are tried in each configuration."""
 
 
 def _tested(conditions: Sequence[str]) -> set[str]:

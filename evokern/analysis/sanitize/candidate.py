@@ -95,11 +95,11 @@ class SanitizeReport:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings of all runs, merged by kind and pair of lines, with summed counts."""
+        """Findings of all runs, merged by kind, pair of lines and buffer, with summed counts."""
         groups: dict[tuple[object, ...], Finding] = {}
         for finding in (finding for run in self.runs for finding in run.findings):
             line = finding.line or finding.instruction or finding.hint  # for outputs, the hint names the problem
-            key = (finding.kind, finding.file, line, finding.other_file, finding.other_line)
+            key = (finding.kind, finding.file, line, finding.other_file, finding.other_line, finding.allocation)
             known = groups.get(key)
             count = finding.count + (known.count if known else 0)
             gravest = finding if known is None or not known.matters else known

@@ -23,7 +23,7 @@ from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
 from evokern.cli.panel import Watcher
 from evokern.errors import InternalError, UsageError
-from evokern.files import make_folder
+from evokern.files import link_outside, make_folder
 from evokern.wording import command as command_line
 from evokern.wording import duration
 
@@ -113,6 +113,8 @@ def run(
 
     found = read_sweep(sweep, device)
     folder = db or found.folder
+    if db is None and (why := link_outside(folder)):
+        raise UsageError(f"{why}; remove the link, or choose the folder with --db")
     cluster = ray_request(ray_address, num_cpus, num_gpus)
     request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust, inputs, keep_going)
     with Watcher(output, lines=False) as watch:

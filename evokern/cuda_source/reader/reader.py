@@ -12,6 +12,7 @@ from evokern.cuda_source.reader import finders, known_headers, launches, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import (
+    Allocation,
     Constant,
     EntryPoint,
     HostFunction,
@@ -54,6 +55,8 @@ class CudaSource:
     """Kernel launches in the file."""
     includes: tuple[Include, ...]
     """All ``#include`` directives with their status."""
+    allocations: tuple[Allocation, ...] = ()
+    """Allocations of GPU memory in the host code."""
 
     @property
     def name(self) -> str:
@@ -124,6 +127,7 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), name
         host_functions=tuple(finders.host_functions(units[""], host_code)),
         launches=tuple(launch for unit in units.values() for launch in launches.launches(unit)),
         includes=found,
+        allocations=tuple(made for unit in units.values() for made in launches.allocations(unit)),
     )
 
 
