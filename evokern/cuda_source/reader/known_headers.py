@@ -41,6 +41,21 @@ HALF_TYPES = {
 }
 """Header → pattern of its half types; host headers (cuBLAS, torch, NCCL) include these headers indirectly."""
 
+TORCH_DEVICE = "torch_device.cuh"
+"""Header in ``evokern/cuda_source`` with the parts of PyTorch's headers that device code uses."""
+
+# words: a list of names
+TORCH_NAMES = _name_set("""
+    Half BFloat16 TensorAccessor GenericPackedTensorAccessor PackedTensorAccessor PackedTensorAccessor32
+    PackedTensorAccessor64 RestrictPtrTraits DefaultPtrTraits acc_type opmath_type
+""")
+"""Names in the namespaces of PyTorch that `TORCH_DEVICE` declares."""
+
+TORCH_GLOBALS = frozenset({"gpuAtomicAdd", "CUDA_KERNEL_LOOP", "CUDA_KERNEL_LOOP_TYPE"})
+"""Functions and macros that `TORCH_DEVICE` declares outside namespaces."""
+
+TORCH_NAMESPACES = frozenset({"torch", "at", "c10"})
+
 _DECLARED_BY = HALF_TYPES | {
     "mma.h": r"wmma",
     "cooperative_groups.h": r"cooperative_groups",
