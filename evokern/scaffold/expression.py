@@ -14,11 +14,14 @@ _SIZES = {"float": 4, "double": 8, "half": 2, "__half": 2, "int": 4, "char": 1, 
           "unsigned int": 4, "float2": 8, "float4": 16, "bool": 1, "short": 2, "long long": 8}  # fmt: skip
 _CASTS = {"int", "unsigned", "size_t", "long", "dim3", "uint", "uint32_t", "int32_t"}
 _STATIC_CAST = re.compile(
-    r"\bstatic_cast\s*<[^<>]*>|\(\s*(?:unsigned int|unsigned|int|size_t|uint|int64_t)\s*\)|(?<=\w)<\s*[a-z_]\w*\s*>(?=\s*\()"
+    r"\bstatic_cast\s*<[^<>]*>|\(\s*(?:unsigned int|unsigned|int|size_t|uint|int64_t)\s*\)|"
+    r"(?<=\w)<\s*[a-z_]\w*\s*>(?=\s*\()"
 )
 _CEIL = re.compile(r"\b(?:std::)?ceilf?\s*\(")
-_REAL_CAST = re.compile(r"\(\s*(?:float|double)\s*\)|\bstatic_cast\s*<\s*(?:float|double)\s*>|(?<![\w.])1\.0*[fF]?\s*\*|"
-                        r"\b(?:float|double)\s*(?=\()")  # fmt: skip
+_REAL_CAST = re.compile(
+    r"\(\s*(?:float|double)\s*\)|\bstatic_cast\s*<\s*(?:float|double)\s*>|(?<![\w.])1\.0*[fF]?\s*\*|"
+    r"\b(?:float|double)\s*(?=\()"
+)
 _FUNCTION = re.compile(
     r"\b(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*|noexcept\s*)*\{\s*return\s+([^;{}]+);\s*\}|"
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w, \t]*)\)[ \t]+((?:.*\\\n)*.*)$", re.MULTILINE
@@ -45,8 +48,9 @@ def inlined(text: str, functions: Mapping[str, tuple[tuple[str, ...], str]]) -> 
             given = _arguments(text[match.end() : end])
             if not parameters or len(given) != len(parameters):
                 continue
-            values = dict(zip(parameters, given, strict=True))
-            body = re.sub(r"[A-Za-z_]\w*", lambda word: f"({values[word[0]]})" if word[0] in values else word[0], body)
+            words = re.split(r"([A-Za-z_]\w*)", body)
+            values = {name: f"({value})" for name, value in zip(parameters, given, strict=True)}
+            body = "".join(values.get(word, word) for word in words)
             text = f"{text[: match.start()]}({body}){text[end + 1 :]}"
             break
         else:

@@ -72,6 +72,13 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     if not any(parameter.pointer for parameter in function.parameters):
         if values:
             raise _by_value(function, values[0])
+        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *_REAL}]
+        if deduced:
+            raise SourceError(
+                f"{function.signature}: the type of {deduced[0].name} is a template argument, but a drafted kernel "
+                "passes only pointers and numbers; change the kernel's parameters, or check an instance with "
+                "`evokern sanitize --entry`"
+            )
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
     point = _with_arguments(source, function, wanted, site)
     named = entry_words([point.expression or function.name])
@@ -447,8 +454,10 @@ def _arguments(
 
 
 def _by_value(function: KernelFunction, parameter: Parameter) -> SourceError:
+    what = f"{function.signature}: {parameter.type} {parameter.name}"
+    if "..." in parameter.type:
+        return SourceError(f"{what} is a parameter pack, but a drafted kernel has a fixed number of parameters")
     return SourceError(
-        f"{function.signature}: {parameter.type} {parameter.name} is a structure passed by value, but a drafted kernel "
-        "passes only pointers and numbers; change the kernel's parameters, or check it with `evokern sanitize --arg "
-        "struct:[…]`"
+        f"{what} is neither a pointer nor a number, but a drafted kernel passes only those; change the kernel's "
+        "parameters, or, if it is a structure, check it with `evokern sanitize --arg struct:[…]`"
     )

@@ -212,8 +212,9 @@ def test_a_folder_of_the_user_precedes_cuda_s(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("x.ptx", "x.ptx is compiled code; sanitize reads CUDA source (.cu, .cuh)"),
-        ("x.h", "x.h is not a CUDA file (.cu, .cuh)"),
+        ("x.ptx", "x.ptx is compiled code; sanitize reads CUDA source (.cu, .cuh, .h, .hpp, .hxx)"),
+        ("x.txt", "x.txt is not a CUDA file (.cu, .cuh, .h, .hpp, .hxx)"),
+        ("x.h", "x.h declares kernels but defines none"),
         ("declared.cuh", "declared.cuh declares kernels but defines none"),
     ],
 )

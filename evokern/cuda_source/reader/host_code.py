@@ -92,7 +92,10 @@ class _Separation:
     def host_library(self, unit: SourceFile, index: int) -> str:
         """Return the qualified name at a token if it belongs to a host-only library, else an empty string."""
         tokens, last = unit.stream.tokens, index
-        if tokens[index].text not in known_headers.HOST_NAMESPACES:
+        thrust = tokens[index].text == "thrust" and [
+            token.text in known_headers.THRUST_HOST for token in tokens[index + 2 : index + 3]
+        ] == [True]
+        if tokens[index].text not in known_headers.HOST_NAMESPACES and not thrust:
             return ""
         if tokens[index - 1].text == "::" and index > 1 and tokens[index - 2].kind == "word":
             return ""

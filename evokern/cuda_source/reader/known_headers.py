@@ -72,6 +72,12 @@ HOST_NAMESPACES = _name_set("""
 """)
 """Namespaces of host-only libraries."""
 
+THRUST_HOST = _name_set("""
+    device_ptr device_vector host_vector universal_vector device_malloc device_free raw_pointer_cast device_pointer_cast
+    copy sort reduce transform fill sequence device host
+""")
+"""Names in ``thrust`` whose headers NVRTC rejects."""
+
 # words: a list of names
 DEVICE_STD = _name_set("""
     min max swap move forward numeric_limits array tuple pair get declval size_t ptrdiff_t nullptr_t byte
