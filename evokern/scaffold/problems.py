@@ -162,6 +162,7 @@ def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
 
 def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: int, blocks: int, tails: bool) -> int:
     """Return the field value for which the grid axis has a given number of blocks, the last one complete or partial."""
+
     def number(value: int) -> int:
         """Return the number of blocks; 0 if the launch is impossible."""
         try:

@@ -194,6 +194,13 @@ def _with_arguments(
     if not function.template or "<" in (wanted or ""):
         return source.entry(wanted or function.qualified)
     given = _split(site.template_arguments) if site else []
+    heads = re.findall(r"\btemplate\s*<([^{;()]*?)>\s*(?!class|struct|using)\w", source.text)
+    deduced = {"scalar_t"} | {word for head in heads for word in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", head)}
+    deduced -= {*constant_names(source), *dict(site.definitions if site else ())}
+    given = [
+        _default_argument(p.type, p.default) if word in deduced else word
+        for p, word in zip(function.template, given, strict=False)
+    ] + given[len(function.template) :]  # a host template or torch's dispatch decides such an argument
     given += [_default_argument(p.type, p.default) for p in function.template[len(given) :]]
     return EntryPoint(function, None, f"{function.qualified}<{', '.join(given)}>")
 
