@@ -112,10 +112,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         launch_guess = "the smallest grid tried that writes every element"
         if reading.launch_line and reading.plan.grid:
             launch_guess += f"; the file's launch ({reading.launch_line}) leaves some unwritten"
-        elif reading.unread:
-            launch_guess += f"; the file's launch ({reading.unread}) could not be read completely"
         else:
-            launch_guess += "; no launch could be read from the file"
+            launch_guess += f"; {reading.unread}"
     notes = []
     for tensor in tensors:
         share = _share(plan, found, tensor)
@@ -289,19 +287,12 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         small=small_problems(plan, tensors, None),
         study=study_problem(plan, tensors, reading.literals),
         launch_from=reading.launch_line,
-        launch_guess="" if reading.launch_line else _unread(reading),
+        launch_guess="" if reading.launch_line else f"{reading.unread}, and no run shows them",
         state=dict.fromkeys(_WRITABLE.findall(reading.source), b""),
         faults=(fault,) if fault else (),
         compile_error=error,
         notes=(note,),
     )
-
-
-def _unread(reading: KernelReading) -> str:
-    """Return why grid and block are guesses, for a kernel without a complete run."""
-    if reading.unread:
-        return f"the file's launch ({reading.unread}) could not be read completely, and no run shows them"
-    return "the file does not launch the kernel, and no run shows them"
 
 
 def _fault_in_block(plan: Plan, finding: Finding, problem: Mapping[str, int], reading: KernelReading) -> str:

@@ -387,7 +387,8 @@ def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) 
 
 def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int) -> int:
     """Return the number of elements of a drafted buffer for a problem."""
-    return prod(limit if axis == INDEX_LIMIT else plan.value(axis, plan.defaults, problem) for axis in tensor.shape)
+    axes = (axis.replace(INDEX_LIMIT, str(limit)) for axis in tensor.shape)
+    return prod(plan.value(axis, plan.defaults, problem) for axis in axes)
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:

@@ -199,7 +199,7 @@ def _compiled(text: str) -> CodeType:
     """Compile an expression that contains only arithmetic over `c.NAME` and `p.NAME`."""
     tree = ast.parse(text.strip(), mode="eval")
     for node in ast.walk(tree):
-        hidden = isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        hidden = isinstance(node, ast.Attribute) and node.attr.startswith("__")
         called = isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _KNOWN)
         if not isinstance(node, _MAY_STAND) or hidden or called:
             raise ValueError(f"{text!r} is not an arithmetic expression")

@@ -162,7 +162,15 @@ def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
 
 def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: int, blocks: int, tails: bool) -> int:
     """Return the field value for which the grid axis has a given number of blocks, the last one complete or partial."""
-    if plan.extents(plan.grid, plan.defaults, values)[axis] >= blocks + 1:
+
+    def number(value: int) -> int:
+        """Return the number of blocks; 0 if the launch is impossible."""
+        try:
+            return plan.extents(plan.grid, plan.defaults, {**values, name: value})[axis]
+        except ZeroDivisionError:
+            return 0
+
+    if number(values[name]) >= blocks + 1:
         return values[name]
 
     def first(wanted: int) -> int:
@@ -170,7 +178,7 @@ def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: 
         low, high = 0, MOST_STEPS
         while low + 1 < high:
             middle = (low + high) // 2
-            if plan.extents(plan.grid, plan.defaults, {**values, name: middle * multiple})[axis] >= wanted:
+            if number(middle * multiple) >= wanted:
                 high = middle
             else:
                 low = middle

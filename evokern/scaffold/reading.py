@@ -50,10 +50,10 @@ class KernelReading:
     """Device code of the kernel and its dependencies, with an `#error` for each missing macro."""
     launch_line: str = ""
     """Location of the launch that sets grid and block; empty if no launch could be read."""
+    unread: str = ""
+    """Reason why no launch could be read; empty if one could."""
     literals: Mapping[str, int] = field(default_factory=dict)
     """Field → number that the file's launch passes for it."""
-    unread: str = ""
-    """Location of a launch whose grid or block could not be read; empty if there is none."""
 
 
 def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
@@ -72,6 +72,13 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     if not any(parameter.pointer for parameter in function.parameters):
         if values:
             raise _by_value(function, values[0])
+        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *_REAL}]
+        if deduced:
+            raise SourceError(
+                f"{function.signature}: the type of {deduced[0].name} is a template argument, but a drafted kernel "
+                "passes only pointers and numbers; change the kernel's parameters, or check an instance with "
+                "`evokern sanitize --entry`"
+            )
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
     point = _with_arguments(source, function, wanted, site)
     named = entry_words([point.expression or function.name])
@@ -93,7 +100,8 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         names |= _passed(function, site, names, types)
         known = {name: int(value) for name, value in constant_names(source).items() if value.isdigit()}
         launch = read_launch(site, names, text, known)
-    block, block_genes = _block(function, launch, names, text)
+    unread = _unread(site, launch)
+    block, block_genes = _block(function, launch, names, text, unread)
     macros_of = {name: f"p.{name}" for name in sizes}
     arguments = tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)}))
     plan = Plan(
@@ -110,8 +118,18 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         stated=allocated_sizes(source, function, site, arguments, names),
     )
     literals = dict(sizes.items())
-    line, whole = f"line {site.line}" if site else "", bool(launch and launch.grid and launch.block)
-    return KernelReading(function, plan, text, line if whole else "", literals, "" if whole else line)
+    return KernelReading(function, plan, text, f"line {site.line}" if site and not unread else "", unread, literals)
+
+
+def _unread(site: LaunchSite | None, launch: LaunchText | None) -> str:
+    """Return why a launch does not state grid and block, or an empty string if it does."""
+    if site is None or launch is None:
+        return "the file does not launch the kernel"
+    lost = [(what, text) for what, text, made in (("grid", site.grid, launch.grid), ("block", site.block, launch.block))
+            if not made]  # fmt: skip
+    return " and ".join(
+        f"the {what} `{text}` of the launch on line {site.line} could not be read" for what, text in lost
+    )
 
 
 def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
@@ -176,6 +194,13 @@ def _with_arguments(
     if not function.template or "<" in (wanted or ""):
         return source.entry(wanted or function.qualified)
     given = _split(site.template_arguments) if site else []
+    heads = re.findall(r"\btemplate\s*<([^{;()]*?)>\s*(?!class|struct|using)\w", source.text)
+    deduced = {"scalar_t"} | {word for head in heads for word in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", head)}
+    deduced -= {*constant_names(source), *dict(site.definitions if site else ())}
+    given = [
+        _default_argument(p.type, p.default) if word in deduced else word
+        for p, word in zip(function.template, given, strict=False)
+    ] + given[len(function.template) :]  # a host template or torch's dispatch decides such an argument
     given += [_default_argument(p.type, p.default) for p in function.template[len(given) :]]
     return EntryPoint(function, None, f"{function.qualified}<{', '.join(given)}>")
 
@@ -320,7 +345,7 @@ def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) ->
 
 
 def _block(
-    function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str
+    function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str, unread: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Return the block's extents and genes from the launch, or else from launch bounds or index arithmetic."""
     bound = to_python(function.launch_bounds[0], names, {}) if function.launch_bounds else None
@@ -338,7 +363,7 @@ def _block(
         )
     if bound:
         return split_tuple(bound), ()
-    return _block_by_index(function, names, text)
+    return _block_by_index(function, names, text, unread)
 
 
 def _within_bound(
@@ -371,7 +396,7 @@ def _block_numbers(launch: LaunchText) -> dict[str, int]:
 
 
 def _block_by_index(
-    function: KernelFunction, names: Mapping[str, str], text: str
+    function: KernelFunction, names: Mapping[str, str], text: str, unread: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Guess the block from `blockIdx.x * BLOCK + threadIdx.x`; an extent without a macro becomes a gene."""
     axes = [axis for axis in "xyz" if f"threadIdx.{axis}" in text] or ["x"]
@@ -389,8 +414,7 @@ def _block_by_index(
             continue
         gene = unused_name(f"BLOCK_{axis.upper()}", text)
         default = 256 if len(axes) == 1 else 16
-        genes.append(DraftGene(gene, block_values(default), default, "the file does not launch the kernel",
-                               BLOCK_DOC))  # fmt: skip
+        genes.append(DraftGene(gene, block_values(default), default, unread, BLOCK_DOC))
         extents.append(f"c.{gene}")
     return tuple(extents), tuple(genes)
 
@@ -437,8 +461,10 @@ def _arguments(
 
 
 def _by_value(function: KernelFunction, parameter: Parameter) -> SourceError:
+    what = f"{function.signature}: {parameter.type} {parameter.name}"
+    if "..." in parameter.type:
+        return SourceError(f"{what} is a parameter pack, but a drafted kernel has a fixed number of parameters")
     return SourceError(
-        f"{function.signature}: {parameter.type} {parameter.name} is a structure passed by value, but a drafted kernel "
-        "passes only pointers and numbers; change the kernel's parameters, or check it with `evokern sanitize --arg "
-        "struct:[…]`"
+        f"{what} is neither a pointer nor a number, but a drafted kernel passes only those; change the kernel's "
+        "parameters, or, if it is a structure, check it with `evokern sanitize --arg struct:[…]`"
     )

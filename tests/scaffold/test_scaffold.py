@@ -220,7 +220,10 @@ def test_own_headers_are_put_in_place(here: Path) -> None:
         ("grid", "((p.N // 2))"),
         ("2 * BLOCK * sizeof(float)", "2 * c.BLOCK * 4"),
         ("unknown / 2", None),
-        ("n > 3 ? 1 : 2", None),
+        ("n > 3 ? 1 : 2", "(1 if p.N > 3 else 2)"),
+        ("n > 3 ? 1 : unknown", None),
+        ("ceil((double)(n * 3) / BLOCK)", "ceil_div((p.N * 3), c.BLOCK)"),
+        ("std::ceil(n / 64.0f)", "ceil_div(p.N, 64)"),
         ("n +", None),
     ],
 )

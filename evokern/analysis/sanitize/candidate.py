@@ -261,7 +261,7 @@ def sanitize_kernel(
 
 def few_rounds_remarks(paths: Paths, source: str) -> tuple[str, ...]:
     """Return a note about loops that did not repeat, if there are any."""
-    texts = " and ".join(loop.text(source) for loop in few_rounds(paths))
+    texts = "; ".join(loop.text(source) for loop in few_rounds(paths))
     remedy = "which hides faults between rounds; run a problem or a grid at which it takes three"
     return (f"{texts}, {remedy}",) if texts else ()
 
