@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +11,13 @@ from typing import Any, Protocol
 
 import torch
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.gate.buffer_set import BufferSet
 from evokern.gate.comparison import tolerances
 from evokern.gate.data import exact_kinds
 from evokern.gate.device_kernels import DeviceKernels
+from evokern.gate.renewal import ZERO_TURNS
 from evokern.gate.tail_risk import MARGINAL, margin_evidence, tail_risk
 from evokern.gate.verdict import Verdict, judge
 from evokern.study.settings import GateSettings, InputSet
@@ -278,6 +281,17 @@ class Gate:
             bench.refresh()
         bench.write_reference()
         return judge(bench, bench.verify(), deterministic=True, problem=self.problem).passed
+
+
+def candidate_seed(secret: int, config: Config, problem: Problem | None = None, purpose: str = "") -> int:
+    """Return the seed of a candidate's inputs, which depends only on the study's secret and on the arguments."""
+    text = " ".join(filter(None, (str(secret), config.key, "" if problem is None else problem.key, purpose)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def begin_candidate(secret: int, config: Config) -> None:
+    """Choose the all-zero inputs of a candidate, on all its problems, by the study's secret."""
+    ZERO_TURNS.turn = candidate_seed(secret, config)
 
 
 def calls(bench: BufferSet, launches: Sequence[Launch]) -> list[Call]:
