@@ -47,7 +47,7 @@ def differences(one: list[Trial], other: list[Trial], *, predicted: bool) -> lis
     judged = {trial.config.key: trial for trial in one if trial.outcome in (Outcome.WRONG, Outcome.MEASURED)}
     pairs = [(judged[b.config.key], b) for b in other if b.config.key in judged]
     return [
-        f"trials {a.number} and {b.number}: {a.outcome.value} and {b.outcome.value} {a.evaluation.evidence or b.evaluation.evidence}"
+        f"trials {a.number} and {b.number}: {a.outcome.value} ({a.evaluation.reason}) and {b.outcome.value}"
         for a, b in pairs
         if b.outcome in (Outcome.WRONG, Outcome.MEASURED) and a.outcome is not b.outcome
     ]
