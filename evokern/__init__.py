@@ -15,6 +15,7 @@ from evokern.declaration.bounds import (
     Sum,
     SumOfProducts,
 )
+from evokern.declaration.bounds.layer_norm import LayerNorm
 from evokern.declaration.foreign import ForeignSource
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter
 from evokern.declaration.kernel import (
@@ -70,6 +71,7 @@ __all__ = [
     "Kernel",
     "L2Window",
     "Launch",
+    "LayerNorm",
     "Mean",
     "Mutation",
     "Parameter",

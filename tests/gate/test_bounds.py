@@ -11,7 +11,7 @@ import torch
 from gate_tools import CPU, SETTINGS, Fake
 from paths import ROOT
 
-from evokern import Elementwise, Mean, RmsNorm, Softmax, Sum, SumOfProducts
+from evokern import Elementwise, LayerNorm, Mean, RmsNorm, Softmax, Sum, SumOfProducts
 from evokern.analysis.check.bounds_check import bound_results
 from evokern.declaration.bounds import ErrorBound, sum_factor
 from evokern.declaration.genes import Config
@@ -178,11 +178,23 @@ def normed(t: dict[str, torch.Tensor]) -> torch.Tensor:
     return t["x"] * torch.rsqrt(t["x"].square().mean(-1, keepdim=True) + 1e-5) * t["w"]
 
 
+def layer_normed(t: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(t["x"], (333,), t["w"], t["w"] / 2)
+
+
+def layer_normed_in_one_pass(t: dict[str, torch.Tensor]) -> torch.Tensor:
+    mean = t["x"].mean(-1, keepdim=True)
+    variance = (t["x"].square().mean(-1, keepdim=True) - mean.square()).clamp_min(0)
+    return (t["x"] - mean) * torch.rsqrt(variance + 1e-5) * t["w"]
+
+
 OPERATIONS = {
     "sum": (lambda t: t["x"].sum(-1), Sum(lambda p: 333)),
     "mean": (lambda t: t["x"].mean(-1), Mean(333)),
     "softmax": (lambda t: torch.softmax(t["x"], -1), Softmax(333)),
     "rmsnorm": (normed, RmsNorm(333)),
+    "layernorm": (layer_normed, LayerNorm(333, weight="w", bias="w")),
+    "layernorm in one pass": (layer_normed_in_one_pass, LayerNorm(333, weight="w", bias=None, one_pass=True)),
     "gelu": (lambda t: torch.nn.functional.gelu(t["x"]), Elementwise(16, inputs=("x",))),
     "saxpy": (lambda t: t["x"] * 3 + t["w"], Elementwise(1, inputs=("x", "w"))),
     "dot": (lambda t: t["x"] @ t["w"], SumOfProducts(333, ("x", "w"))),
@@ -278,6 +290,7 @@ def test_a_bound_and_a_tolerance_exclude_each_other() -> None:
         (SumOfProducts(0), "has 0 terms"),
         (SumOfProducts(lambda p: p.Z), "raised"),
         (SumOfProducts(8, ("a", "x")), "names 'x', which is not an input"),
+        (LayerNorm(8, "a", bias="b"), "names 'weight', which is not an input"),
         (SumOfProducts(8, accumulate="f8"), "unknown precision 'f8'"),  # type: ignore[arg-type]
         (SumOfProducts(8, accumulate=lambda c, p: c["NONE"]), "raised KeyError"),
     ],
