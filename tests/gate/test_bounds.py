@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from evokern import Elementwise, LayerNorm, Mean, RmsNorm, Softmax, Sum, SumOfPr
 from evokern.analysis.check.bounds_check import bound_results
 from evokern.declaration.bounds import ErrorBound, sum_factor
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, Workload
+from evokern.declaration.kernel import Baseline, Kernel, Problem, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
 from evokern.gate import Gate, Verdict
 from evokern.gate.comparison import tolerances
@@ -242,6 +243,30 @@ def test_attention_with_rounded_weights_passes(size: str, dtype: str) -> None:
     gate = Gate(kernel, at, replace(SETTINGS, runs=1), CPU)
     assert gate.check(Fake(lambda buffers, n: run(buffers)), [], tensors).passed
     assert not gate.check(Fake(lambda buffers, n: run(buffers, wrong=True)), [], tensors).passed
+
+
+def test_a_baseline_may_have_a_wider_bound_than_candidates() -> None:
+    """Errors of half a baseline's bound pass as a baseline and fail as a candidate."""
+    kernel = load_kernel(ROOT / "kernels" / "attention_fp8")
+    at, config, baseline = kernel.problem("1,2,72,64"), kernel.space.default(), kernel.workload.baselines[0]
+
+    own, limits = kernel.workload.buffers(at, config, baseline), tolerances(kernel, None, None)
+
+    def run(buffers: dict[str, torch.Tensor], number: int) -> None:
+        answers = answers_of(kernel, at, own, limits, buffers, exact=False)
+        buffers["o"].copy_((answers["o"] + answers.errors["o"] / 2).clamp(-65504, 65504))
+
+    gate = Gate(kernel, at, replace(SETTINGS, runs=1), CPU)
+    for judged_as, passes in ((None, False), (baseline, True), (None, False)):
+        tensors = kernel.workload.buffers(at, config, judged_as)
+        assert gate.check(Fake(run), [], tensors).passed is passes
+
+
+@pytest.mark.parametrize(("bound", "other"), [(RmsNorm(8), "declares SumOfProducts"), (None, "error['c'] is None")])
+def test_a_bound_of_a_baseline_is_of_the_workloads_kind(bound: object, other: str) -> None:
+    """The message names the baseline and both bounds."""
+    with pytest.raises(KernelError, match=re.escape(other)):
+        declared(baselines=(Baseline("eager", lambda p, t: {}, error={"c": bound}),))  # type: ignore[dict-item]
 
 
 # ------------------------------------------------------------------------------------------------- stored references

@@ -330,7 +330,7 @@ class GpuWorker:
         try:
             timings: list[Timing] = []
             for problem, gate in self._gates.items():
-                tensors, launches = self._runs.workload(self._settings.warm_config, problem)
+                tensors, launches = self._runs.workload(self._settings.warm_config, problem, baseline.name)
                 runner = BaselineRunner(baseline, problem, self._settings.timing.hang_s)
                 checked = gate.bench(tensors, gate.kinds(tensors), runs=1)
                 warm, secret = self._settings.warm_config, self._settings.secret
