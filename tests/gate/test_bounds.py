@@ -224,6 +224,27 @@ def test_ready_made_bounds_hold_in_float32_and_find_an_off_by_one(name: str) -> 
     assert not gate.check(Fake(lambda buffers, n: run(buffers, 1)), [], tensors).passed
 
 
+@pytest.mark.parametrize("centred", [False, True], ids=["rmsnorm", "layernorm"])
+def test_a_missing_last_element_is_found_in_long_rows(centred: bool) -> None:
+    """The bound of long rows covers one missing element of dense rows; a row with one element shows it."""
+    terms = 65536
+    bound = LayerNorm(terms, weight="w", bias="w") if centred else RmsNorm(terms)
+    kernel = kernel_of(layer_normed if centred else normed, bound)
+    tensors = kernel.workload.buffers(Problem({}), DEFAULT)
+
+    def run(buffers: dict[str, torch.Tensor], used: int) -> None:
+        x, w = buffers["x"], buffers["w"]
+        mean = x[:, :used].sum(-1, keepdim=True) / 333 * centred
+        variance = (x[:, :used] - mean).square().sum(-1, keepdim=True) / 333
+        buffers["y"].copy_((x - mean) * torch.rsqrt(variance + 1e-5) * w + w / 2 * centred)
+
+    for seed in range(5):
+        gate = Gate(kernel, Problem({}), replace(SETTINGS, runs=1), CPU, seed)
+        assert gate.check(Fake(lambda buffers, n: run(buffers, 333)), [], tensors).passed
+        verdict = gate.check(Fake(lambda buffers, n: run(buffers, 332)), [], tensors)
+        assert not verdict.passed and "edges" in verdict.evidence["failed_sets"]
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("size", ["1,2,64,64", "1,1,328,128"])
 def test_attention_with_rounded_weights_passes(size: str, dtype: str) -> None:
