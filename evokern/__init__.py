@@ -22,6 +22,7 @@ from evokern.declaration.bounds import (
     Sum,
     SumOfProducts,
 )
+from evokern.declaration.bounds.layer_norm import LayerNorm
 from evokern.declaration.foreign import Extent, ForeignSource, LaunchGeometry
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter, Relieves, Value, When
 from evokern.declaration.kernel import (
@@ -109,6 +110,7 @@ __all__ = [
     "L2Window",
     "Launch",
     "LaunchGeometry",
+    "LayerNorm",
     "Mean",
     "Mutation",
     "OnProgress",

@@ -29,6 +29,8 @@ class Verdict:
     """Failed check with its message and numbers; empty if the candidate passed."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """Relative Frobenius error, worst element, and the values that each check measured."""
+    marginal: bool = False
+    """Whether the largest error was so close to a tolerance that fresh inputs decided."""
 
 
 def judge(bench: BufferSet, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +43,7 @@ from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.errors import DeviceError, EvokernError
 from evokern.gate import Gate, prove_power
 from evokern.gate.buffer_set import BufferSet
-from evokern.gate.check import RunFailed, calls
+from evokern.gate.check import RunFailed, calls, candidate_seed
 from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.memory_plan import planned_bytes
 from evokern.gate.verdict import judge
@@ -66,7 +67,7 @@ class GpuWorker:
         Raises:
             KernelError: the kernel folder or its reference is invalid.
         """
-        self._settings = settings
+        self._settings = settings = replace(settings, secret=settings.secret or random.SystemRandom().getrandbits(62))
         self._turn_lock = settings.turn_lock.open("rb")
         self._phases = PhaseClock()
         device, self._monitor = self._context()
@@ -329,9 +330,11 @@ class GpuWorker:
         try:
             timings: list[Timing] = []
             for problem, gate in self._gates.items():
-                tensors, launches = self._runs.workload(self._settings.warm_config, problem)
+                tensors, launches = self._runs.workload(self._settings.warm_config, problem, baseline.name)
                 runner = BaselineRunner(baseline, problem, self._settings.timing.hang_s)
                 checked = gate.bench(tensors, gate.kinds(tensors), runs=1)
+                warm, secret = self._settings.warm_config, self._settings.secret
+                gate.reseed(candidate_seed(secret, warm, problem, f"baseline {baseline.name}"))
                 checked.refresh()
                 checked.poison()
                 runner.run(calls(checked, launches))

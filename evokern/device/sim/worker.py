@@ -35,9 +35,10 @@ from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import RECOUNTED, is_short, slower
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
-from evokern.device.sim.tail_risk import TailRiskProbe, candidate_seed
+from evokern.device.sim.tail_risk import TailRiskProbe
 from evokern.errors import DeviceError, EvokernError, GridTooLargeError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
+from evokern.gate.check import begin_candidate, candidate_seed
 from evokern.gate.comparison import tolerances
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import recorded
@@ -185,6 +186,7 @@ class SimWorker:
         """
         reports: dict[str, Any] = {}
         seen: dict[tuple[InputSet, str], torch.Tensor] = {}
+        begin_candidate(self._settings.secret, config)
         for declared in problems:
             problem, verdict = self._affordable(config, declared)
             reports[problem.key] = dict(verdict.report)
