@@ -142,19 +142,15 @@ def derived_bound(kernel: Kernel, config: Config, problem: Problem, output: str)
     Raises:
         UnknownOperationError: the reference uses an operation without a known bound.
     """
-    operations = operations_of(kernel, config, problem)
-    if operations is not None and len(operations) == 1 and (found := _ready_made(kernel, config, problem, operations)):
-        return found
     bound = _propagated(kernel, config, output)
     _try(kernel, bound, config, problem, output)
-    return bound
+    operations = operations_of(kernel, config, problem)
+    found = _ready_made(kernel, config, problem, operations[0]) if operations and len(operations) == 1 else None
+    return found or bound
 
 
-def _ready_made(
-    kernel: Kernel, config: Config, problem: Problem, operations: Sequence[TracedOperation]
-) -> ErrorBound | None:
-    """Return the bound of a reference that is one known operation with one output, or None."""
-    (one,) = operations
+def _ready_made(kernel: Kernel, config: Config, problem: Problem, one: TracedOperation) -> ErrorBound | None:
+    """Return the bound of a reference that is this one operation, or None."""
     tensors = kernel.workload.tensors(problem, config)
     given = tuple(name for name, tensor in tensors.items() if tensor.given and tensor.dtype in SIGNIFICAND_BITS)
 
@@ -190,12 +186,10 @@ def _propagated(kernel: Kernel, config: Config, output: str) -> PropagatedBound:
 
     @functools.cache
     def formula(at: Problem) -> tuple[int, float, int]:
-        import torch
-
         inputs = _inputs(kernel.workload.tensors(at, config), "meta")
         mode = bound.propagation(at, inputs)
         try:
-            with _plain_attention(), mode, torch.device("meta"):
+            with _plain_attention(), mode:
                 result = mode.of(kernel.workload.reference(at, inputs)[output])
         except KERNEL_CODE_EXCEPTIONS:
             return 1, 0.0, 0  # the reference depends on the values

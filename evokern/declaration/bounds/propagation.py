@@ -50,6 +50,7 @@ LOGIC = frozenset({"logical_and", "logical_or", "logical_not", "logical_xor", "b
 CONSTANTS = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_full", "new_ones",
                        "new_empty", "isnan", "isinf", "isfinite", "new_empty_strided"})  # fmt: skip
 """Operations whose results do not depend on rounded values."""
+RANDOM = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "log_normal_"})
 MOST_SAVED = 256
 """Number of saved storages from which those of deleted tensors are removed."""
 
@@ -177,6 +178,8 @@ class ErrorPropagation(TorchDispatchMode):
         target = args[0]
         if not name.endswith("_") or not isinstance(target, torch.Tensor):
             raise UnknownOperationError(f"no bound on the error of torch's {str(func)!r} is known")
+        if name in RANDOM:
+            return func(*args, **kwargs)  # a constant, such as a weight of a module that is being created
         if name in ("copy_", "fill_", "zero_"):
             given = self.given(args[1] if len(args) > 1 else 0.0)
         else:
