@@ -416,7 +416,7 @@ def test_a_bound_is_proposed_if_none_can_be_derived(folder: Path) -> None:
     _, warned = _warnings("scale")
     proposed = re.search(r"declare error=\{'y': (.*)\} instead \(no bound on the error of torch's", warned["tolerance"])
     assert proposed is not None, warned
-    assert proposed[1] == "lambda p, t: 2**-22 * t['x'].abs().max()"
+    assert proposed[1] == "lambda p, t: 2**-22 * p.N * t['x'].abs().max()"
     _change(folder / "kernel.py", 'tolerance={"y": Tolerance(atol=0, rtol=1e-9)},', f'error={{"y": {proposed[1]}}},')
     assert "tolerance" not in {**_warnings("scale")[1], **_failures("scale")[1]}
 
