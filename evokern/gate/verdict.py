@@ -125,7 +125,8 @@ def _parts(bench: BufferSet, worst: Worst) -> str:
 
 
 def _element(bench: BufferSet, worst: Worst) -> dict[str, Any]:
-    return {
+    bounded = bench.rule(worst.output).tolerance.bound is not None
+    return ({"limit": "bound"} if bounded else {}) | {
         "output": worst.output,
         "dtype": bench.tensors[worst.output].dtype,
         "index": list(worst.index),

@@ -11,7 +11,8 @@ import torch
 from paths import ROOT
 
 from evokern.declaration.bounds.derived import derived_bound, with_derived_bounds
-from evokern.declaration.kernel import Kernel, Tensor, Workload
+from evokern.declaration.bounds.strict import judged_in
+from evokern.declaration.kernel import Kernel, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
 from evokern.study.discovery import load_kernel
 
@@ -126,3 +127,20 @@ def test_without_a_small_problem_nothing_is_derived() -> None:
     """The outputs are unknown then; the gate names those without a limit."""
     kernel = kernel_of(lambda t: t["a"] @ t["b"], small=(), a=1, b=1)
     assert with_derived_bounds(kernel) is kernel
+
+
+def test_a_study_may_judge_all_candidates_in_float32() -> None:
+    """Precisions that a gene selects become float32; a kernel without bounds cannot be judged so."""
+    half = MATMUL.space.with_changes(CONFIG, {"ACCUMULATOR": "fp16"})
+    strict = judged_in(MATMUL, "f32")
+    assert MATMUL.workload.buffers(PROBLEM, half)["c"].factors > MATMUL.workload.buffers(PROBLEM, CONFIG)["c"].factors
+    assert strict.workload.buffers(PROBLEM, half) == strict.workload.buffers(PROBLEM, CONFIG)
+    assert judged_in(MATMUL, "declared") is MATMUL
+    plain = replace(MATMUL, workload=replace(MATMUL.workload, error={}, tolerance={"c": Tolerance(1, 1)}))
+    with pytest.raises(
+        KernelError, match=r'precision = "f32" needs bounds, but kernel matmul declares tolerances'
+    ):
+        judged_in(plain, "f32")
+    attention = judged_in(load_kernel(ROOT / "kernels" / "attention_fp8"), "f32").workload.error["o"]
+    assert not any(callable(getattr(attention, name)) for name in ("probabilities", "exponential", "scores", "merge"))
+    assert attention.score_bits is None  # type: ignore[attr-defined]
