@@ -137,9 +137,7 @@ def test_a_study_may_judge_all_candidates_in_float32() -> None:
     assert strict.workload.buffers(PROBLEM, half) == strict.workload.buffers(PROBLEM, CONFIG)
     assert judged_in(MATMUL, "declared") is MATMUL
     plain = replace(MATMUL, workload=replace(MATMUL.workload, error={}, tolerance={"c": Tolerance(1, 1)}))
-    with pytest.raises(
-        KernelError, match=r'precision = "f32" needs bounds, but kernel matmul declares tolerances'
-    ):
+    with pytest.raises(KernelError, match=r'precision = "f32" needs bounds, but kernel matmul declares tolerances'):
         judged_in(plain, "f32")
     attention = judged_in(load_kernel(ROOT / "kernels" / "attention_fp8"), "f32").workload.error["o"]
     assert not any(callable(getattr(attention, name)) for name in ("probabilities", "exponential", "scores", "merge"))
