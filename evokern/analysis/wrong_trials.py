@@ -49,8 +49,8 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     found = no_success_hints(kernel, recorded)
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
-            f"{len(near)} of {len(wrong)} wrong trials exceed the {limit_name(near[0].evaluation.evidence)} only "
-            f"slightly (for example trial {near[0].number}: {_miss(near[0])}); {_too_tight(near[0])}, which "
+            f"{len(near)} of {len(wrong)} wrong trials exceed the {limit_name(near[0].evaluation.evidence)}"
+            f" only slightly (for example trial {near[0].number}: {_miss(near[0])}); {_too_tight(near[0])}, which "
             f"`{command('check', kernel)}` shows"
         )
     default = {gene.name: gene.default for gene in genes}

@@ -33,8 +33,6 @@ from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 if TYPE_CHECKING:
     import torch
 
-    from evokern.declaration.bounds.propagation import ErrorPropagation
-
 MOVES = frozenset(
     {
         *("view", "reshape", "flatten", "unflatten", "permute", "transpose", "t", "T", "mT", "squeeze", "unsqueeze"),
@@ -87,8 +85,8 @@ class PropagatedBound(ErrorBound):
             found = reference(inputs)
         return (mode.of(found).error / self.formula(problem)[0],)
 
-    def propagation(self, problem: Problem, inputs: Inputs) -> ErrorPropagation:
-        """Return a mode that propagates errors from these inputs."""
+    def propagation(self, problem: Problem, inputs: Inputs) -> Any:
+        """Return an `ErrorPropagation` mode that propagates errors from these inputs."""
         from evokern.declaration.bounds.propagation import ErrorPropagation
 
         bits, narrow, unit = self.arithmetic(problem)

@@ -36,7 +36,7 @@ class UnknownOperationError(KernelError):
 
 
 @dataclass(frozen=True)
-class Function:
+class RoundedFunction:
     """A function of single elements, with the error of float32 kernels in units of 2^-24."""
 
     compute: Callable[[torch.Tensor], torch.Tensor]
@@ -55,29 +55,32 @@ class Function:
 
 _APPROXIMATE_SINE = 2.0**-20.5 / ROUNDOFF["f32"]
 _APPROXIMATE_LOGARITHM = 2.0**-21.4 / ROUNDOFF["f32"]
-FUNCTIONS: Mapping[str, Function] = {
+FUNCTIONS: Mapping[str, RoundedFunction] = {
     # `__expf(x)` has 2 + 1.173 |x| ulp, `ex2.approx` 2 ulp.
-    "exp": Function(torch.exp, 4, argument=2.35, least=0.0),
-    "exp2": Function(torch.exp2, 4, argument=2.35, least=0.0),
+    "exp": RoundedFunction(torch.exp, 4, argument=2.35, least=0.0),
+    "exp2": RoundedFunction(torch.exp2, 4, argument=2.35, least=0.0),
     # exp(x) - 1 has the error of exp(x), which is below 1 ulp of 1 near 0.
-    "expm1": Function(torch.expm1, 6, 6, argument=2.35),
+    "expm1": RoundedFunction(torch.expm1, 6, 6, argument=2.35),
     # `__logf` has an absolute error of 2^-21.41 near 1, and 3 ulp elsewhere.
-    **{name: Function(getattr(torch, name), 8, _APPROXIMATE_LOGARITHM) for name in ("log", "log2", "log10", "log1p")},
+    **{
+        name: RoundedFunction(getattr(torch, name), 8, _APPROXIMATE_LOGARITHM)
+        for name in ("log", "log2", "log10", "log1p")
+    },
     # `sqrt.approx` and `rsqrt.approx` have 2^-23 and 2^-22.9; sqrt(x) may be x * rsqrt(x).
-    "sqrt": Function(torch.sqrt, 8, least=0.0),
-    "rsqrt": Function(torch.rsqrt, 8, least=0.0),
+    "sqrt": RoundedFunction(torch.sqrt, 8, least=0.0),
+    "rsqrt": RoundedFunction(torch.rsqrt, 8, least=0.0),
     # `__fdividef` has 2 ulp, `rcp.approx` 1 ulp.
-    "reciprocal": Function(torch.reciprocal, 4),
+    "reciprocal": RoundedFunction(torch.reciprocal, 4),
     # 1 / (1 + exp(-x)), or 0.5 tanh(0.5 x) + 0.5, which has an absolute error.
-    "sigmoid": Function(torch.sigmoid, 14, 4, argument=2.35, least=0.0),
+    "sigmoid": RoundedFunction(torch.sigmoid, 14, 4, argument=2.35, least=0.0),
     # `tanhf` has 2 ulp; 1 - 2 / (exp(2 x) + 1) has an absolute error.
-    "tanh": Function(torch.tanh, 8, 10),
-    "erf": Function(torch.erf, 8, 2),
+    "tanh": RoundedFunction(torch.tanh, 8, 10),
+    "erf": RoundedFunction(torch.erf, 8, 2),
     # `sin.approx` and `cos.approx` have 2^-20.5 for at most two periods; `sinf` and `cosf` have 2 ulp.
-    "sin": Function(torch.sin, 4, _APPROXIMATE_SINE, slope=1.0),
-    "cos": Function(torch.cos, 4, _APPROXIMATE_SINE, slope=1.0),
-    "atan": Function(torch.atan, 8),
-    **{name: Function(getattr(torch, name), 0) for name in ("floor", "ceil", "round", "trunc", "sign", "sgn")},
+    "sin": RoundedFunction(torch.sin, 4, _APPROXIMATE_SINE, slope=1.0),
+    "cos": RoundedFunction(torch.cos, 4, _APPROXIMATE_SINE, slope=1.0),
+    "atan": RoundedFunction(torch.atan, 8),
+    **{name: RoundedFunction(getattr(torch, name), 0) for name in ("floor", "ceil", "round", "trunc", "sign", "sgn")},
 }
 """Functions of single elements that are not polynomials."""
 
@@ -201,7 +204,7 @@ def divided(a: Rounded, b: Rounded) -> Rounded:
     return replace(times(a, found), value=a.value / b.value)
 
 
-def applied(function: Function, a: Rounded) -> Rounded:
+def applied(function: RoundedFunction, a: Rounded) -> Rounded:
     """Return a function of the value."""
     value, error = function.compute(a.value), a.ordered.error
     other = torch.zeros_like(value)
@@ -254,7 +257,7 @@ def power(a: Rounded, exponent: float) -> Rounded:
         return replace(found, value=a.value**exponent, least=least)
     # The logarithm has an absolute error of 2^-21.4 near 1, and the argument of the exponential is rounded.
     logarithm = a.value.abs().log2().abs().nan_to_num(posinf=0.0, nan=0.0)
-    base = Function(lambda x: x**exponent, 8 + 16 * abs(exponent), least=0.0)
+    base = RoundedFunction(lambda x: x**exponent, 8 + 16 * abs(exponent), least=0.0)
     found = applied(base, a)
     reach = found.value.abs() + (found.other if found.other is not None else 0.0)
     extra = finite(reach * logarithm * (2 * abs(exponent) * a.unit), found.value)

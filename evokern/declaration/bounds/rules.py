@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -25,23 +25,36 @@ from evokern.declaration.bounds.rounded import (
     times,
 )
 
-if TYPE_CHECKING:
-    from evokern.declaration.bounds.propagation import ErrorPropagation
+
+class Propagation(Protocol):
+    """Operands of a rule, implemented by `evokern.declaration.bounds.propagation.ErrorPropagation`."""
+
+    unit: float
+    """Unit roundoff of the arithmetic."""
+
+    def of(self, tensor: torch.Tensor) -> Rounded:
+        """Return a value with its error bound."""
+
+    def given(self, operand: Any) -> Rounded:
+        """Return an operand of an arithmetic operation with its error bound."""
+
+    def bilinear(self, func: Any, a: torch.Tensor, b: torch.Tensor) -> Rounded:
+        """Return sums of products."""
 
 
-def _sum(mode: ErrorPropagation, a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Rounded:
+def _sum(mode: Propagation, a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Rounded:
     found = mode.given(a)
     dims = dims if dims is None or isinstance(dims, int) or len(dims) else None
     return summed(found, lambda x: x.sum() if dims is None else x.sum(dims, keepdim=keepdim), _extent(a, dims))
 
 
-def _mean(mode: ErrorPropagation, a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Rounded:
+def _mean(mode: Propagation, a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Rounded:
     total = _sum(mode, a, dims, keepdim)
     return divided(total, number(_extent(a, dims), mode.unit))
 
 
 def _variance(
-    mode: ErrorPropagation, a: Any, dims: Any = None, correction: Any = None, keepdim: bool = False, **rest: Any
+    mode: Propagation, a: Any, dims: Any = None, correction: Any = None, keepdim: bool = False, **rest: Any
 ) -> Any:
     if isinstance(dims, bool):  # var(x, unbiased) and var(x, dims, unbiased)
         dims, correction = None, int(dims)
@@ -54,18 +67,16 @@ def _variance(
     return replace(divided(total, number(max(0.0, count), mode.unit)), least=0.0)
 
 
-def _variance_and_mean(mode: ErrorPropagation, a: Any, dims: Any = None, *rest: Any, **named: Any) -> Any:
+def _variance_and_mean(mode: Propagation, a: Any, dims: Any = None, *rest: Any, **named: Any) -> Any:
     keepdim = bool(named.get("keepdim", rest[1] if len(rest) > 1 else False))
     return _variance(mode, a, dims, *rest, **named), _mean(mode, a, dims, keepdim)
 
 
-def _deviation(mode: ErrorPropagation, a: Any, *rest: Any, **named: Any) -> Rounded:
+def _deviation(mode: Propagation, a: Any, *rest: Any, **named: Any) -> Rounded:
     return applied(FUNCTIONS["sqrt"], _variance(mode, a, *rest, **named))
 
 
-def _norm(
-    mode: ErrorPropagation, a: Any, order: float = 2, dims: Any = None, keepdim: bool = False, **rest: Any
-) -> Rounded:
+def _norm(mode: Propagation, a: Any, order: float = 2, dims: Any = None, keepdim: bool = False, **rest: Any) -> Rounded:
     given = mode.given(a)
     if order != 2:
         raise UnknownOperationError(f"no bound on the error of a norm of order {order} is known")
@@ -75,11 +86,11 @@ def _norm(
     return applied(FUNCTIONS["sqrt"], total)
 
 
-def _running_sum(mode: ErrorPropagation, a: Any, axis: int, *, dtype: Any = None) -> Rounded:
+def _running_sum(mode: Propagation, a: Any, axis: int, *, dtype: Any = None) -> Rounded:
     return summed(mode.given(a), lambda x: x.cumsum(axis), a.shape[axis] if a.ndim else 1)
 
 
-def _product(mode: ErrorPropagation, a: Any, axis: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Rounded:
+def _product(mode: Propagation, a: Any, axis: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Rounded:
     given = mode.given(a)
     if given.other is not None:
         raise UnknownOperationError("no bound on the error of a product of rounded values is known")
@@ -87,7 +98,7 @@ def _product(mode: ErrorPropagation, a: Any, axis: Any = None, keepdim: bool = F
     return Rounded(value, size, _extent(a, axis) * (given.count + 1), unit=mode.unit)
 
 
-def _running_product(mode: ErrorPropagation, a: Any, axis: int, *, dtype: Any = None) -> Rounded:
+def _running_product(mode: Propagation, a: Any, axis: int, *, dtype: Any = None) -> Rounded:
     given = mode.given(a)
     if given.other is not None:
         raise UnknownOperationError("no bound on the error of a product of rounded values is known")
@@ -99,7 +110,7 @@ def _extreme(largest: bool) -> Callable[..., Any]:
     """Return the rule of a maximum or a minimum along axes, or of two tensors."""
     reduce, pair = (torch.amax, torch.maximum) if largest else (torch.amin, torch.minimum)
 
-    def rule(mode: ErrorPropagation, a: Any, dims: Any = None, keepdim: bool = False) -> Any:
+    def rule(mode: Propagation, a: Any, dims: Any = None, keepdim: bool = False) -> Any:
         if isinstance(dims, torch.Tensor):
             return two(mode, a, dims)
         given = mode.given(a)
@@ -117,7 +128,7 @@ def _extreme(largest: bool) -> Callable[..., Any]:
         doubt = torch.ones_like(index, dtype=torch.bool)
         return found, Rounded(index, doubt.to(torch.float64), 1, doubt, unit=mode.unit)
 
-    def two(mode: ErrorPropagation, a: Any, b: Any) -> Rounded:
+    def two(mode: Propagation, a: Any, b: Any) -> Rounded:
         x, y = mode.given(a), mode.given(b)
         others = [torch.zeros_like(one.size) if one.other is None else one.other for one in (x, y)]
         other = None if x.other is None and y.other is None else torch.maximum(*others)
@@ -129,7 +140,7 @@ def _extreme(largest: bool) -> Callable[..., Any]:
     return rule
 
 
-def _clamp(mode: ErrorPropagation, a: Any, low: Any = None, high: Any = None, **named: Any) -> Rounded:
+def _clamp(mode: Propagation, a: Any, low: Any = None, high: Any = None, **named: Any) -> Rounded:
     low, high = named.get("min", low), named.get("max", high)
     found = mode.given(a)
     for bound, largest in ((low, True), (high, False)):
@@ -142,7 +153,7 @@ def _clamp(mode: ErrorPropagation, a: Any, low: Any = None, high: Any = None, **
     return found
 
 
-def _where(mode: ErrorPropagation, condition: Any, a: Any, b: Any) -> Rounded:
+def _where(mode: Propagation, condition: Any, a: Any, b: Any) -> Rounded:
     sure, x, y = mode.of(condition), mode.given(a), mode.given(b)
     value = torch.where(condition, x.value, y.value)
     others = [torch.zeros_like(one.size) if one.other is None else one.other for one in (x, y)]
@@ -159,44 +170,44 @@ def _where(mode: ErrorPropagation, condition: Any, a: Any, b: Any) -> Rounded:
                    mode.unit)  # fmt: skip
 
 
-def _relu(mode: ErrorPropagation, a: Any) -> Rounded:
+def _relu(mode: Propagation, a: Any) -> Rounded:
     return limited(mode.given(a), a.clamp_min(0), least=0.0)
 
 
-def _absolute(mode: ErrorPropagation, a: Any) -> Rounded:
+def _absolute(mode: Propagation, a: Any) -> Rounded:
     return limited(mode.given(a), a.abs(), least=0.0)
 
 
-def _leaky(mode: ErrorPropagation, a: Any, slope: float = 0.01) -> Rounded:
+def _leaky(mode: Propagation, a: Any, slope: float = 0.01) -> Rounded:
     found = mode.given(a)
     return replace(limited(found, torch.nn.functional.leaky_relu(a, slope), max(1.0, abs(slope))),
                    count=found.count + 2, terms=0.0)  # fmt: skip
 
 
-def _plus(mode: ErrorPropagation, a: Any, b: Any, *, alpha: float = 1) -> Rounded:
+def _plus(mode: Propagation, a: Any, b: Any, *, alpha: float = 1) -> Rounded:
     second = mode.given(b)
     return plus(mode.given(a), second if alpha == 1 else times(second, number(alpha, mode.unit)))
 
 
-def _minus(mode: ErrorPropagation, a: Any, b: Any, *, alpha: float = 1) -> Rounded:
+def _minus(mode: Propagation, a: Any, b: Any, *, alpha: float = 1) -> Rounded:
     second = mode.given(b)
     second = second if alpha == 1 else times(second, number(alpha, mode.unit))
     constant = isinstance(b, (int, float)) and alpha == 1
     return plus(mode.given(a), replace(negative(second), least=-float(b) if constant else -math.inf))
 
 
-def _times(mode: ErrorPropagation, a: Any, b: Any) -> Rounded:
+def _times(mode: Propagation, a: Any, b: Any) -> Rounded:
     first = mode.given(a)
     return times(first, first if a is b else mode.given(b))
 
 
-def _divided(mode: ErrorPropagation, a: Any, b: Any, *, rounding_mode: str | None = None) -> Rounded:
+def _divided(mode: Propagation, a: Any, b: Any, *, rounding_mode: str | None = None) -> Rounded:
     found = divided(mode.given(a), mode.given(b))
     return found if rounding_mode is None else applied(FUNCTIONS[rounding_mode], found)
 
 
 def _matrix_and_sum(product: Any) -> Callable[..., Rounded]:
-    def rule(mode: ErrorPropagation, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Rounded:
+    def rule(mode: Propagation, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Rounded:
         found, added = mode.bilinear(product, a, b), mode.given(bias)
         found = found if alpha == 1 else times(found, number(alpha, mode.unit))
         return plus(found, added if beta == 1 else times(added, number(beta, mode.unit)))
@@ -204,7 +215,7 @@ def _matrix_and_sum(product: Any) -> Callable[..., Rounded]:
     return rule
 
 
-def _power(mode: ErrorPropagation, a: Any, exponent: Any) -> Rounded:
+def _power(mode: Propagation, a: Any, exponent: Any) -> Rounded:
     if isinstance(exponent, torch.Tensor) or not isinstance(a, torch.Tensor):
         if not isinstance(a, torch.Tensor) and a > 0:
             scaled = times(mode.given(exponent), number(math.log2(a), mode.unit))
@@ -215,7 +226,7 @@ def _power(mode: ErrorPropagation, a: Any, exponent: Any) -> Rounded:
     return applied(FUNCTIONS[named], found) if named else power(found, float(exponent))
 
 
-def _largest_of_windows(mode: ErrorPropagation, a: Any, *window: Any) -> tuple[Rounded, Rounded]:
+def _largest_of_windows(mode: Propagation, a: Any, *window: Any) -> tuple[Rounded, Rounded]:
     given, pool = mode.given(a), torch.ops.aten.max_pool2d_with_indices.default
     value, index = pool(given.value, *window)
     other = None if given.exact else pool(given.error, *window)[0]
@@ -227,7 +238,7 @@ def _largest_of_windows(mode: ErrorPropagation, a: Any, *window: Any) -> tuple[R
     )  # fmt: skip
 
 
-def _pooled(mode: ErrorPropagation, a: Any, kernel: Sequence[int], *rest: Any) -> Rounded:
+def _pooled(mode: Propagation, a: Any, kernel: Sequence[int], *rest: Any) -> Rounded:
     average, terms = torch.ops.aten.avg_pool2d.default, math.prod(kernel)
     return replace(summed(mode.given(a), lambda x: average(x, kernel, *rest), terms + 3), terms=0.0)
 
