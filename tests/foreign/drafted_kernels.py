@@ -131,7 +131,7 @@ def fill(draft: ForeignDraft, work: Path) -> None:
         text = text.replace("\nfrom evokern import", "\nimport torch\n\nfrom evokern import", 1)
     limits = ", ".join(f'"{name}": Tolerance({atol!r}, {rtol!r})' for name, (atol, rtol) in filler.TOLERANCE.items())
     text = text.replace("\n".join(BOUNDS), f"        tolerance={{{limits}}},")
-    text = text.replace("from evokern import ", "from evokern import Tolerance, ", 1)
+    text = text.replace("from evokern import", "from evokern import Tolerance\nfrom evokern import", 1)
     if small := getattr(filler, "SMALL", ()):
         text = re.sub(r"small_problems=\(.*\),.*", f"small_problems={small!r},", text)
     place.write_text(text, encoding="utf-8")
