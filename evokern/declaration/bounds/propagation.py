@@ -67,7 +67,7 @@ class ErrorPropagation(TorchDispatchMode):
         """Create the mode.
 
         Args:
-            inputs: tensors whose values are exact, and of which polynomials are recognised.
+            inputs: tensors whose values are exact, and from which polynomials are recognised.
             bits: bits of the widest input; tensor cores may multiply at most 16.
             narrow: unit roundoff to which kernels may round computed operands of a product; 0 for none.
             unit: unit roundoff of the arithmetic.

@@ -3,9 +3,9 @@
 A kernel may evaluate the formula of the reference in any order, so a value carries three quantities:
 
 - `size`: the formula evaluated on absolute values, with every difference replaced by a sum;
-- `count`: the largest number of roundings on a path from an input. Sums and products of inputs then differ by at most
-  gamma(count) * size, however they are reassociated (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
-  lemma 3.1 and section 3.3);
+- `count`: the largest number of roundings on a path from an input. The error of sums and products is at most
+  gamma(count) * size in any order. The source is Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
+  lemma 3.1 and section 3.3;
 - `other`: errors from functions that are not polynomials, propagated by the range of the function.
 
 Functions may use the approximate instructions of the CUDA C++ Programming Guide ("Mathematical Functions") and the
@@ -269,7 +269,7 @@ def _added(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | Non
 
 
 def _lowered(least: float) -> float:
-    """Return a smallest value with room for its own rounding; one of at least 0 stays so."""
+    """Return a smallest value with a margin for its own rounding; one of at least 0 stays so."""
     if math.isnan(least):
         return -math.inf
     return least * (1 - 1e-6) if least > 0 else least * (1 + 1e-6) if math.isfinite(least) else least

@@ -64,6 +64,8 @@ def drafted(task: Path, name: str) -> dict[str, object]:
     if "normal" not in usable:
         notes.append("kernel.py: on the gate's normal inputs the module's float32 result is not finite or inaccurate; "
                      "change these inputs in `module` (for example, use absolute values)")  # fmt: skip
+    if bounds:
+        notes.append(f"kernel.py: confirm the proposed error bound of {', '.join(bounds)}, which cannot be derived")
     left_out = [kind for kind in every if kind not in usable]
     if left_out and usable:
         notes.append(f"the study: its gate omits {' and '.join(left_out)} inputs, because the module's own float32 "
