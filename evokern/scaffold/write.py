@@ -173,6 +173,6 @@ def _to_confirm(made: Draft) -> list[str]:
     if numbers:
         notes.append("kernel.py: confirm the numbers passed for " + ", ".join(numbers))
     notes += made.notes
-    notes.append("kernel.py: confirm the tolerance and the number of operations per call")
+    notes.append("kernel.py: confirm the number of operations per call")
     notes.append("the study: confirm the problem")
     return notes

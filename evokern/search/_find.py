@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evokern.cluster import RayRequest
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.feasibility import feasible_space
 from evokern.declaration.kernel import Kernel
 from evokern.device import Device
@@ -66,6 +67,8 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
                 "times are not comparable. Choose the recording with --device replay:FILE"
             )
         loaded = request.kernel or kernel_of(found, trust=request.trust)
+        with found.blamed("[gate]"):
+            loaded = judged_in(loaded, found.gate.precision)
         with found.blamed("problems"):
             problems = problems_of(found, loaded)
         with found.blamed("[limits]"):

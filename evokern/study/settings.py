@@ -55,6 +55,9 @@ class GateSettings:
     renew_every: int = 8
     """Number of candidates after which a whole input set of a large problem is regenerated, if slices of it cannot be.
     The float64 references of six input sets then cost less per candidate than one whole reference."""
+    precision: Literal["declared", "f32"] = "declared"
+    """`declared`: each candidate is judged by the bound of its own arithmetic; `f32`: every candidate is judged by the
+    bound of float32 arithmetic, so that less precise ones are wrong."""
     inputs: Literal["study", "normal"] = "study"
     """`normal`: the search and the verification use only normal inputs; every result says so."""
 
@@ -62,6 +65,10 @@ class GateSettings:
         check_setting_types(self, "gate.")
         if self.inputs not in ("study", "normal"):
             raise StudyError(f"gate.inputs = {self.inputs!r}: {suggestion(self.inputs, ('study', 'normal'))}")
+        if self.precision not in ("declared", "f32"):
+            raise StudyError(f"gate.precision = {self.precision!r}: {suggestion(self.precision, ('declared', 'f32'))}")
+        if self.precision == "f32" and (self.atol is not None or self.rtol is not None):
+            raise StudyError('gate.precision = "f32" selects bounds, which gate.atol and gate.rtol replace; remove one')
         if self.inputs == "normal":
             object.__setattr__(self, "input_sets", ("normal",))  # the dataclass is frozen
         if not self.input_sets:

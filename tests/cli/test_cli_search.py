@@ -128,6 +128,11 @@ def test_a_crash_is_told_in_lines() -> None:
     assert lines[0] == "gate on 300: 2 runs, inputs normal"
     assert "y[7]: nan, expected 1.5 within 0.001 (normal inputs), 2 elements" in lines[2]
     assert "{" not in "".join(lines)
+    assert "of the tolerance" in lines[1] and "relative to the tolerance" in lines[3]
+    bounded = {**report, "worst": {**worst, "input_set": "normal", "limit": "bound"}}
+    lines = list(gate_lines({"300": {**bounded, "input_sets": ["normal"], "runs": 2, "checks": checks}}))
+    assert "of its bound" in lines[1] and "relative to its bound" in lines[3]
+    assert "tolerance" not in "".join(lines)
 
 
 def test_a_niche_restart_is_told_by_its_name() -> None:

@@ -66,6 +66,11 @@ def test_a_whole_study_reads(tmp_path: Path) -> None:
         ('kernel = "a"\nproblems = "1"\ntrials = 0\n', "trials = 0; use at least 1"),
         ('kernel = "a"\nproblems = "1"\n[timing]\ncash = 1\n', "unknown key 'timing.cash': did you mean 'cache'"),
         ('kernel = "a"\nproblems = "1"\n[timing]\ncache = "cold"\n', "timing.cache = 'cold'"),
+        ('kernel = "a"\nproblems = "1"\n[gate]\nprecision = "f23"\n', "gate.precision = 'f23': did you mean 'f32'?"),
+        (
+            'kernel = "a"\nproblems = "1"\n[gate]\nprecision = "f32"\natol = 0.1\n',
+            "which gate.atol",
+        ),
         ('kernel = "a"\nproblems = "1"\n[gate]\natol = -1.0\n', "gate.atol = -1.0 is not a tolerance"),
         ('kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = ["nromal"]\n', "did you mean 'normal'"),
         ('kernel = "a"\nproblems = [\n', "is not valid TOML"),

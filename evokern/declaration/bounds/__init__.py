@@ -155,6 +155,7 @@ class Sum(ErrorBound):
 
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the factor of the sum of absolute values."""
+        _widest(bits, (self.input,))  # an unknown input is an error
         count = count_of(self.terms, problem) + self.roundings
         return (sum_factor(count, precision(self.accumulate, problem, config), CUDA_CORE_BITS),)
 
@@ -199,8 +200,13 @@ class Elementwise(ErrorBound):
     precision: PerCandidate = "f32"
     """Type of the arithmetic."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.ulp, bool) or not isinstance(self.ulp, (int, float)) or not 0 <= self.ulp < 2**20:
+            raise KernelError(f"an error bound has {self.ulp!r} ulp; use a number from 0 to 2^20")
+
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the relative error."""
+        _widest(bits, self.inputs)
         return (2 * self.ulp * ROUNDOFF[precision(self.precision, problem, config)],)
 
     def magnitudes(
@@ -227,6 +233,7 @@ class Softmax(ErrorBound):
         Every exponential has two roundings and the 2 ulp of `ex2.approx` (PTX ISA, "ex2"). A pass in tiles rescales
         the sum at most once per element.
         """
+        _widest(bits, (self.input,))
         unit = ROUNDOFF[precision(self.exponential, problem, config)]
         return 2 * 6 * unit + 2 * count_of(self.terms, problem) * ROUNDOFF["f32"], 2 * 2 * ROUNDOFF["f32"]
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.device.contract import BaselineResult
@@ -51,7 +52,7 @@ from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import Rates
 from evokern.measurement.timing import FIRST_LAUNCHES, measure
 from evokern.study.trial import Evaluation, Outcome, Timing
-from evokern.wording import first_line, in_gib
+from evokern.wording import first_line, in_gib, limit_name
 from evokern.workers.process import Retire
 
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -71,7 +72,7 @@ class GpuWorker:
         self._turn_lock = settings.turn_lock.open("rb")
         self._phases = PhaseClock()
         device, self._monitor = self._context()
-        self._kernel = settings.context.kernel()
+        self._kernel = judged_in(settings.context.kernel(), settings.gate.precision)
         own = self._own_kernels()
         self._gates = {
             problem: Gate(self._kernel, problem, settings.gate, device, own=own)
@@ -398,5 +399,5 @@ class _NullRunner:
 def _rejection(evidence: Mapping[str, Any]) -> str:
     """Return why the gate rejected a baseline: the check, its largest error and the message."""
     over = evidence.get("over")
-    largest = "" if over is None else f", largest error {float(over):.3g} × the tolerance"
+    largest = "" if over is None else f", largest error {float(over):.3g} × the {limit_name(evidence)}"
     return f"wrong (check {evidence['check']}{largest}): {evidence['message']}"

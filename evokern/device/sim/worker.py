@@ -18,6 +18,7 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.pool import FOREIGN_MEMORY
 from evokern.compile.records import Built, CompileFailure
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
@@ -59,7 +60,7 @@ class SimWorker:
         if settings.foreign:
             limit_memory(COPIES * MEMORY_LIMIT + FOREIGN_MEMORY)
         self._settings = settings
-        self._kernel, chip = settings.context.kernel(), settings.context.profile
+        self._kernel, chip = judged_in(settings.context.kernel(), settings.gate.precision), settings.context.profile
         self._gates: dict[Problem, Gate] = {}
         self._last: tuple[Rendered, SimulatedProgram] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
