@@ -10,17 +10,20 @@ import torch
 from paths import ROOT
 
 from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Workload, i32
-from evokern.compile.build import tensors_of
+from evokern.compile.build import Target, build, tensors_of
+from evokern.compile.records import Built
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config
 from evokern.declaration.problem import Problem
 from evokern.declaration.render import launches_of, render
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
+from evokern.device.gpu.profile import live_gpu
 from evokern.gate import Gate, Verdict
 from evokern.hardware.profiles import CHIPS
 from evokern.study.settings import GateSettings, SimulationSettings
 
+HANG_S = 20.0
 FOLDER = ROOT / "tests" / "data" / "fp32_kernels"
 SUM = {"ORDER": (0, 1, 2, 3), "PARTS": (1, 2, 4, 8)}
 BLOCKS = {"BLOCK": (32, 64, 128, 256)}
@@ -125,6 +128,12 @@ KERNELS = {
     )
 }  # fmt: skip
 """Name → kernel."""
+LARGE = {
+    "gemm": "192,160,3000", "softmax": "300,5000", "layernorm": "300,5000", "convolution": "64,60,61",
+    "scan": "16,4000", "reduction": "64,300001", "stencil": "1000,1003", "nbody": "3000", "histogram": "90000,65",
+    "attention": "1500",
+}  # fmt: skip
+"""Kernel → larger problem, for a GPU."""
 
 
 def candidates(of: Kernel, count: int, seed: int = 0) -> list[Config]:
@@ -143,3 +152,17 @@ def verdict(of: Kernel, config: Config) -> Verdict:
     gate = Gate(of, problem, GateSettings(runs=1), torch.device("cpu"), 0)
     runner = SimRunner(program, problem, SimulationSettings().instruction_limit)
     return checked(gate, runner, launches_of(of, config, problem), tensors_of(of, config, problem))
+
+
+def gpu_verdict(of: Kernel, config: Config, gate: Gate) -> Verdict:
+    """Return the verdict of a gate on the GPU of this machine on a candidate."""
+    from evokern.device.gpu.cuda import Candidate, GpuRunner
+
+    problem = gate.problem
+    made = build(of, config, [problem], Target(live_gpu(0).profile, None))
+    assert isinstance(made, Built), made
+    candidate = Candidate(made)
+    runner = GpuRunner(candidate, made.build(problem).program, HANG_S)
+    found = gate.check(runner, launches_of(of, config, problem), tensors_of(of, config, problem))
+    candidate.unload()
+    return found

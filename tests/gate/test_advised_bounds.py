@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from fp32_kernels import KERNELS, candidates, verdict
+import torch
+from fp32_kernels import KERNELS, LARGE, candidates, gpu_verdict, verdict
 
 from evokern.analysis.check.bounds_check import bound_results
 from evokern.declaration.genes import Config
+from evokern.gate import Gate
+from evokern.study.settings import GateSettings
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -42,3 +45,21 @@ def test_a_hundred_correct_candidates_pass(name: str) -> None:
     for config in candidates(kernel, 10, seed=2):
         rejected += not verdict(kernel, Config({**config, "BUG": 1})).passed
     assert rejected == 10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_hundred_correct_candidates_pass_on_a_gpu(name: str) -> None:
+    """The approximate instructions of the hardware stay within the bounds, at a small and at a large problem."""
+    kernel = KERNELS[name]
+    for text in (kernel.workload.small_problems[0], LARGE[name]):
+        problem = kernel.problem(text)
+        gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cuda", 0), seed=1)
+        shares = {}
+        for config in candidates(kernel, 100, seed=3):
+            found = gpu_verdict(kernel, config, gate)
+            assert found.passed, (dict(config), found.evidence)
+            shares[config] = max(found.report["checks"]["of_tolerance"].values())
+        faulty = [gpu_verdict(kernel, Config({**one, "BUG": 1}), gate) for one in candidates(kernel, 3, seed=4)]
+        assert not any(one.passed for one in faulty)
+        print(f"{name} {problem}: {len(shares)} candidates, largest error {max(shares.values()):.2g} of its bound")
