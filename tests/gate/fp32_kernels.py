@@ -16,9 +16,9 @@ from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config
 from evokern.declaration.problem import Problem
 from evokern.declaration.render import launches_of, render
+from evokern.device.gpu.profile import live_gpu
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
-from evokern.device.gpu.profile import live_gpu
 from evokern.gate import Gate, Verdict
 from evokern.hardware.profiles import CHIPS
 from evokern.study.settings import GateSettings, SimulationSettings
