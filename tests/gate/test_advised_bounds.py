@@ -52,6 +52,8 @@ def test_a_hundred_correct_candidates_pass(name: str) -> None:
 def test_a_hundred_correct_candidates_pass_on_a_gpu(name: str) -> None:
     """The approximate instructions of the hardware stay within the bounds, at a small and at a large problem."""
     kernel = KERNELS[name]
+    torch.cuda.set_device(0)
+    torch.zeros(1, device="cuda")  # makes the context current
     for text in (kernel.workload.small_problems[0], LARGE[name]):
         problem = kernel.problem(text)
         gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cuda", 0), seed=1)
