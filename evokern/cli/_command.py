@@ -193,7 +193,7 @@ def _run_reporting_errors(output: Output, work: Callable[[], int | None]) -> int
 
 def environment_error_message(error: Exception) -> str | None:
     """Return a message if the environment caused the error (disk space, memory, a file), or None for a bug."""
-    if isinstance(error, ValueError) and getattr(sys.stdout, "stream", sys.stdout).closed:
+    if isinstance(error, ValueError) and getattr(sys.stdout, "closed", False):
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (flushed at exit)
         return "kernel code closed sys.stdout, so nothing can be printed; remove that call"
     message = out_of_memory_message(error) or missing_home_message(error) or not_utf8_message(error)

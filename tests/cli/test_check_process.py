@@ -107,3 +107,15 @@ def test_c_code_that_ends_a_command_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "evokern", "sanitize", "own"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert f"the process ended while it loaded {folder}/kernel.py" in done.stderr
+
+
+def test_a_kernel_that_closes_stdout_is_reported(tmp_path: Path) -> None:
+    """It is the kernel's mistake, not an internal error."""
+    folder = tmp_path / "kernels" / "own"
+    folder.mkdir(parents=True)
+    text = (DATA / "kernels" / "scale_rows" / "kernel.py").read_text()
+    (folder / "kernel.py").write_text(f"{text}\nimport sys\nsys.stdout.close()\n")
+    (folder / "kernel.cu").write_text((DATA / "kernels" / "scale_rows" / "kernel.cu").read_text())
+    command = [sys.executable, "-m", "evokern", "check", "own"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, "kernel code closed sys.stdout" in done.stderr) == (2, True)
