@@ -73,8 +73,7 @@ def _gene(gene: Gene, value: Value) -> Iterator[str]:
     constants = [choice_macro(gene, one) for one in gene.values]
     if gene.as_ == "macro":
         if named:
-            for index, constant in enumerate(constants):
-                yield from _default(constant, str(index))
+            yield from (f"#define {constant} {index}" for index, constant in enumerate(constants))
         yield from _default(gene.name, choice_macro(gene, value) if named else str(value))
         return
     macro = constant_macro(gene)

@@ -18,8 +18,10 @@ from evokern.declaration.genes import Config, Gene
 from evokern.declaration.genes_header import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import GENERATED
+from evokern.declaration.rules import HELPERS, rules
 from evokern.declaration.state import State
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
+from evokern.escaping import in_comment
 
 MOST_MACRO = 1 << 16
 """Maximum length of a macro's value in characters."""
@@ -184,3 +186,34 @@ def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
         architecture_suffix=kernel.architecture_suffix(config),
         state=kernel.state,
     )
+
+
+@dataclass(frozen=True)
+class CandidateHeader:
+    """Generated header of one candidate, for compilers and editors outside evokern."""
+
+    text: str
+    """Text of the header."""
+    included: bool
+    """Whether the kernel's source includes the header."""
+    entries: tuple[str, ...]
+    """Entry points of the candidate's launches."""
+    left_out: tuple[str, ...]
+    """Constraints without an assertion, because they use values that no macro contains."""
+
+
+def candidate_header(kernel: Kernel, config: Config, problem: Problem) -> CandidateHeader:
+    """Return the generated header with the values of one candidate, and assertions that follow from constraints.
+
+    Raises:
+        KernelError: the source is missing, or a function in `kernel.py` raised.
+    """
+    rendered = render(kernel, config, problem)
+    asserted, left_out = rules(kernel, problem)
+    own = {constant_macro(gene) for gene in kernel.genes} | {gene.name for gene in kernel.genes if gene.as_ == "macro"}
+    own |= {choice_macro(gene, value) for gene in kernel.genes for value in gene.values}
+    extra = {name: value for name, value in macros(kernel, config, problem).items() if name not in own}
+    lines = [*HELPERS, *asserted] if asserted else []
+    lines += [in_comment(f"// Checked only by evokern: {', '.join(left_out)}")] if left_out else []
+    text = genes_header(kernel.name, kernel.genes, config, extra, lines)
+    return CandidateHeader(text, GENERATED in rendered.headers, rendered.entries, tuple(left_out))

@@ -13,7 +13,7 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.genes_header import choice_macro, constant_macro
 from evokern.declaration.kernel_files import GENERATED
-from evokern.declaration.render import macros, read_source, render
+from evokern.declaration.render import Rendered, macros, read_source
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
 
@@ -125,7 +125,8 @@ def gene_macros(folder: Folder) -> Results:
     required = {macro.name for macro in folder.source.macros if macro.kind == "required"}
     hidden = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
     hidden |= {constant_macro(gene) for gene in kernel.genes}
-    names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in hidden]
+    given = macros(kernel, kernel.space.default(), folder.problems[0])
+    names = [name for name in given if name not in hidden]
     names += [gene.name for gene in kernel.genes if gene.as_ != "macro"]
     arguments = {gene.name for gene in kernel.genes if gene.as_ == "template"}
     words -= arguments  # a template argument has an effect only through the entry point
@@ -133,7 +134,7 @@ def gene_macros(folder: Folder) -> Results:
     launch_only = {name for name in unused if _changes_the_launch(folder, name)}
     unused = [name for name in unused if name not in launch_only]
     lenient = [] if generated else [name for name in names if name not in required | launch_only | arguments]
-    program = render(kernel, kernel.space.default(), folder.problems[0])
+    program = Rendered(source, kernel.source, headers, tuple(f"-D{name}={value}" for name, value in given.items()), ())
     found = [(file, one) for file, places in macro_collisions(program).items() for one in places]
     wrong = [collision_text(file, one) for file, one in found]
     replaced = {one.name for _, one in found}
