@@ -54,7 +54,7 @@ def genes_header(
     for gene in genes:
         lines += ["", *_gene(gene, values[gene.name])]
     if macros:
-        lines += ["", "// Problem"]
+        lines += ["", "// Macros of kernel.py"]
         for name, value in macros.items():
             lines += _default(name, value)
     if rules:
