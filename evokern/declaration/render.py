@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene
-from evokern.declaration.genes_header import choice_macro, constant_macro, genes_header, includes_header
+from evokern.declaration.header.rules import HELPERS, rules
+from evokern.declaration.header.text import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import GENERATED
-from evokern.declaration.rules import HELPERS, rules
 from evokern.declaration.state import State
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
 from evokern.escaping import in_comment

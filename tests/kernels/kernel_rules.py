@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evokern.declaration.genes import Config
+from evokern.declaration.header.rules import HELPERS, rules
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros
-from evokern.declaration.rules import HELPERS, rules
 from evokern.doctor import host_compiler
 
 _ASSERTION = re.compile(r'static_assert\((.*), "(\w+): .*"\);')

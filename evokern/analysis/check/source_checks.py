@@ -11,10 +11,10 @@ from evokern.compile.device_code import collision_text, macro_collisions
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
-from evokern.declaration.genes_header import choice_macro, constant_macro
+from evokern.declaration.header.rules import rules
+from evokern.declaration.header.text import choice_macro, constant_macro
 from evokern.declaration.kernel_files import GENERATED
 from evokern.declaration.render import Rendered, macros, read_source
-from evokern.declaration.rules import rules
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from evokern.declaration.constraint import AtMost, Constraint
 from evokern.declaration.genes import Gene, Value
-from evokern.declaration.genes_header import NAMESPACE, choice_macro
+from evokern.declaration.header.text import NAMESPACE, choice_macro
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
 from evokern.escaping import c_string
