@@ -112,7 +112,7 @@ When = Mapping[str, Sequence[Value]]
 Form = Literal["macro", "template", "constexpr"]
 """Form in which a gene's value reaches the source.
 
-A *macro* is defined by `-D`. A *template* argument replaces `{NAME}` in the entry point of a launch, and is no macro. A
+A *macro* is defined by `-D`. A *template* argument replaces `{NAME}` in the entry point of a launch, without a macro. A
 *constexpr* is a constant in `namespace genes` of the generated header `evokern_genes.h`, and no macro has its name."""
 
 CAUSES = ("memory", "shared-memory", "latency", "tensor", "launch", "arithmetic")

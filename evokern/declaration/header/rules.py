@@ -1,7 +1,7 @@
 """Constraints as C++ conditions over macros, for the `static_assert`s of the generated header.
 
 A constraint is a Python function. It runs on symbolic genes, which record the C++ text of each expression. A symbolic
-condition in an `if`, `and` or `min` has no value, so the function runs once for each answer, and the results become one
+condition in an `if`, `and` or `min` has no value, so the function runs once for each answer. The results become one
 conditional expression. A constraint is left out if it uses a value that no macro contains, a mapping from genes, or
 other Python that cannot be recorded.
 """
