@@ -1,23 +1,32 @@
 """evokern finds the fastest provably right variant of a CUDA kernel within a time budget, with evidence."""
 
+import importlib
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evokern.analysis.evaluate import Evaluator, SourceResult
-from evokern.api import evaluate, resume, search
+from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
+from evokern.api import TrialCallback, evaluate, resume, search
+from evokern.cluster import RayRequest
 from evokern.declaration.bounds import (
     Attention,
+    Count,
     Elementwise,
     ErrorBound,
+    Inputs,
     Mean,
+    PerCandidate,
+    Precision,
+    Reference,
     RmsNorm,
     Softmax,
     Sum,
     SumOfProducts,
 )
-from evokern.declaration.foreign import ForeignSource
-from evokern.declaration.genes import Config, Gene, Mutation, Parameter
+from evokern.declaration.bounds.layer_norm import LayerNorm
+from evokern.declaration.foreign import Extent, ForeignSource, LaunchGeometry
+from evokern.declaration.genes import Config, Gene, Mutation, Parameter, Relieves, Value, When
 from evokern.declaration.kernel import (
+    Arithmetic,
     AtMost,
     Baseline,
     Constraint,
@@ -37,17 +46,31 @@ from evokern.declaration.kernel import (
     i32,
     i64,
 )
+from evokern.declaration.kernel_files import KernelContent, KernelFile
+from evokern.declaration.space import Predicate, Space
+from evokern.declaration.state import State
+from evokern.declaration.tensor import Role
+from evokern.device import Answer, BaselineResult, Device, Request, StartReport, Task
+from evokern.device.contract import ExecutorState, StartStep
 from evokern.errors import EvokernError, UsageError
-from evokern.results import StudyResults, load_study
-from evokern.search import Progress, SearchResult
+from evokern.hardware.profiles import Profile
+from evokern.results import ExportFormat, SearchResult, StudyResults, StudySummary, list_studies, load_study
+from evokern.search import ArmProgress, EndReason, OnProgress, Progress
+from evokern.study.settings import GateSettings, InputSet, SamplerSettings, SimulationSettings, Study, TimingSettings
+from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
 from evokern.version import __version__
+
+if TYPE_CHECKING:
+    from evokern.store import StudyRecord
 
 _OLD_NAMES = {"Need": AtMost}
 """Names from version 0.2.0 that still work, until 0.4.0."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object that a deprecated name refers to, and issue a DeprecationWarning."""
+    """Return the class of stored studies, whose import is slow, or the object that a deprecated name refers to."""
+    if name == "StudyRecord":
+        return importlib.import_module("evokern.store").StudyRecord
     if name not in _OLD_NAMES:
         raise AttributeError(f"module 'evokern' has no attribute {name!r}")
     new = _OLD_NAMES[name]
@@ -56,39 +79,89 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Answer",
+    "Arithmetic",
+    "ArmProgress",
     "AtMost",
     "Attention",
     "Baseline",
+    "BaselineResult",
     "Config",
     "Constraint",
+    "Count",
+    "Device",
     "Elementwise",
+    "EndReason",
     "ErrorBound",
+    "Evaluation",
     "Evaluator",
     "EvokernError",
+    "ExecutorState",
+    "ExportFormat",
+    "Extent",
     "ForeignSource",
+    "GateSettings",
     "Gene",
+    "InputSet",
+    "Inputs",
     "Kernel",
+    "KernelContent",
+    "KernelFile",
     "L2Window",
     "Launch",
+    "LaunchGeometry",
+    "LayerNorm",
     "Mean",
     "Mutation",
+    "OnProgress",
+    "OnResult",
+    "Outcome",
     "Parameter",
+    "PerCandidate",
+    "Precision",
+    "Predicate",
     "Problem",
     "ProblemField",
+    "Profile",
     "Progress",
+    "Proposal",
+    "RayRequest",
+    "Reference",
+    "Relieves",
+    "Request",
+    "Resources",
     "RmsNorm",
+    "Role",
+    "SamplerSettings",
     "Scalar",
     "SearchResult",
+    "SimulationSettings",
     "Slice",
     "Softmax",
+    "Source",
     "SourceResult",
+    "Space",
+    "Span",
+    "StartReport",
+    "StartStep",
+    "State",
+    "Study",
+    "StudyRecord",
     "StudyResults",
+    "StudySummary",
     "Sum",
     "SumOfProducts",
+    "Task",
     "Tensor",
+    "Timing",
+    "TimingSettings",
     "Tolerance",
+    "Trial",
+    "TrialCallback",
     "UsageError",
+    "Value",
     "VectorAccess",
+    "When",
     "Workload",
     "__version__",
     "divides",
@@ -96,6 +169,7 @@ __all__ = [
     "f32",
     "i32",
     "i64",
+    "list_studies",
     "load_study",
     "resume",
     "search",

@@ -6,30 +6,32 @@ search.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import overload
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
-from evokern.cluster import RayRequest
-from evokern.declaration.foreign import ForeignSource
+from evokern.declaration.foreign import Extent, ForeignSource
+from evokern.declaration.genes import Value
+from evokern.declaration.kernel import Kernel
+from evokern.device import Device
+from evokern.errors import StudyError
+from evokern.results import SearchResult, StudyResults, given_path, load_study, stored_name
 from evokern.search import (
     OnProgress,
     Progress,
-    SearchResult,
     SessionRequest,
+    SessionResult,
     WorkerFactories,
     resume_study,
     search_study,
 )
-
-if TYPE_CHECKING:
-    from evokern.declaration.foreign import Extent
-    from evokern.declaration.genes import Value
-    from evokern.declaration.kernel import Kernel
-    from evokern.device import Device
-    from evokern.study.settings import Study
+from evokern.search.request import ResumeRequest
+from evokern.study.options import called_with, checked_function, option, required
+from evokern.study.settings import Study
+from evokern.study.trial import Trial
 
 FACTORIES = WorkerFactories(
     diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
@@ -38,175 +40,105 @@ FACTORIES = WorkerFactories(
 """Workers that diagnose crashes and hangs and that verify champions; only worker processes import them."""
 
 
-_T = TypeVar("_T")
+TrialCallback = Callable[[StudyResults, Trial], object]
+"""Function that a search calls with the study and each trial, after the trial is recorded."""
+
+_DB = "Database that stores the results."
+_PROGRESS = (
+    "Function that is called with a `Progress` at every event, in the thread that searches. In a notebook, a panel "
+    "below the cell also shows the progress."
+)
+_CALLBACKS = (
+    "Functions that are called with the study and the trial after each recorded trial. An exception of a function "
+    "ends the search; all results are saved."
+)
 
 
-def search(
-    study: str | Path | Study,
-    *,
-    db: str | Path = "evokern.db",
-    device: str | Device | None = None,
-    kernel: Kernel | None = None,
-    budget: str | float | None = None,
-    extend: str | float | None = None,
-    trials: int | None = None,
-    sampler: str | None = None,
-    seed: int | None = None,
-    max_in_flight: int | None = None,
-    control: str | None = None,
-    warm_start: str | None = None,
-    cost_per_hour: float | None = None,
-    cluster: RayRequest | None = None,
-    fresh: bool = False,
-    inputs: str | None = None,
-    keep_going: bool = False,
-    allow_changes: bool = False,
-    trust: bool = False,
-    verify: bool = True,
-    on_progress: OnProgress | None = None,
-    go_on: bool | None = None,
-    window: int | None = None,
-) -> SearchResult:
+@dataclass(frozen=True)
+class _SearchCall(SessionRequest):
+    study: str | Path | Study = required("Name of a study, path to its TOML file, or an `evokern.Study`.")
+    _: KW_ONLY
+    db: str | Path = option(_DB, "evokern.db")
+    callbacks: Sequence[TrialCallback] = option(_CALLBACKS, ())
+    on_progress: OnProgress | None = option(_PROGRESS)
+
+
+@dataclass(frozen=True)
+class _ResumeCall(ResumeRequest):
+    study: str | None = option("Name of the study. Default: the study searched last.")
+    _: KW_ONLY
+    db: str | Path = option(_DB, "evokern.db")
+    callbacks: Sequence[TrialCallback] = option(_CALLBACKS, ())
+    on_progress: OnProgress | None = option(_PROGRESS)
+
+
+@called_with(_SearchCall)
+def search(call: _SearchCall) -> SearchResult:
     """Search a study, or resume it if the database already contains it.
 
     For an existing study, an argument of None keeps the stored value. For a new study, it selects the value from the
     study file.
 
-    Args:
-        study: name of a study, path to its TOML file, or a `Study`.
-        db: database that stores the results.
-        device: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device object.
-        kernel: the kernel, if it cannot be found by the name that the study gives.
-        budget: total time over all sessions, for example `2h`; a number means seconds.
-        extend: time to add to the study's budget.
-        trials: total number of evaluated trials.
-        sampler: name of the sampler, one of `evokern.study.settings.SAMPLERS`.
-        seed: random seed of the sampler.
-        max_in_flight: maximum number of concurrent trials. A search starts with 4 and increases the number to a fifth
-            of the trials so far.
-        control: `random`: every second trial of a new study comes from random search and is hidden from the sampler.
-            `none`: no control, even if the study file has one.
-        warm_start: earlier results that seed a new study. `auto` or None: studies of the same kernel in the database,
-            nearest problem first. `none`: no earlier results. `sim`: results of a search on a simulation of this GPU.
-            Any other value: another study (`runs.db:attention-s128`) or a recording. The results that are used are
-            stored with the study.
-        cost_per_hour: price of one device hour, from which the cost of the search is computed.
-        cluster: Ray cluster whose hosts compile candidates and run them on simulated chips; None for this machine.
-        fresh: rename the earlier study with this name, and start over.
-        inputs: `normal`: check candidates on normal inputs only; every result says so. None: the inputs of the study.
-        keep_going: continue even if no candidate is right. Otherwise, a search stops after 350 evaluated trials if
-            none is right. If all fail for one reason that depends on no gene, it stops after 40.
-        allow_changes: continue even if the study file or the kernel code has changed.
-        trust: trust the kernel folder: allow its code to run, now and later.
-        verify: verify the champion at the end, within the budget.
-        on_progress: called with a `Progress` at every event, in the thread that searches. In a notebook, a panel below
-            the cell also shows the progress.
-        go_on: deprecated name of `allow_changes`.
-        window: deprecated name of `max_in_flight`.
-
     Returns:
-        The champion and a summary. After Ctrl-C or SIGTERM, the search ends as if its budget were used up, and
-        `interrupted` is set.
+        The result. After Ctrl-C or SIGTERM, the search ends as if its budget were used up, and `interrupted` is set.
 
     Raises:
         UsageError: the study, kernel, device, database or an argument cannot be used; the message gives the remedy.
     """
-    request = SessionRequest(
-        device=device,
-        kernel=kernel,
-        budget=budget,
-        extend=extend,
-        trials=trials,
-        sampler=sampler,
-        seed=seed,
-        max_in_flight=_renamed("max_in_flight", max_in_flight, "window", window),
-        control=control,
-        warm_start=warm_start,
-        cost_per_hour=cost_per_hour,
-        cluster=cluster,
-        fresh=fresh,
-        inputs=inputs,
-        keep_going=keep_going,
-        allow_changes=_renamed("allow_changes", allow_changes, "go_on", go_on),
-        trust=trust,
-        verify=verify,
-    )
-    return search_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
+    study, db = call.study, given_path("db", call.db)
+    if isinstance(study, StudyResults):
+        raise StudyError(f"study is a stored study; use evokern.resume({study.name!r}, db={str(study.db)!r})")
+    if not isinstance(study, (str, Path, Study)):
+        raise StudyError(
+            f"study = {reprlib.repr(study)}; use the name of a study, the path of its TOML file, or an evokern.Study"
+        )
+    watch = _watchers(call, db)
+    return _result(search_study(study, SessionRequest.of(call), db=db, on_progress=watch, factories=FACTORIES))
 
 
-def _renamed(name: str, value: _T, old_name: str, old_value: _T | None) -> _T:
-    """Return the value of a keyword, or that of its deprecated name with a DeprecationWarning at the caller's line."""
-    if old_value is None:
-        return value
-    warnings.warn(f"{old_name} is deprecated; use {name}", DeprecationWarning, stacklevel=3)
-    return old_value
-
-
-def _watchers(on_progress: OnProgress | None) -> OnProgress:
-    """Return a function that passes every event to `on_progress` and, in a notebook, to the panel."""
-    from evokern.progress import notebook_panel
-
-    watchers = [watcher for watcher in (notebook_panel(), on_progress) if watcher is not None]
-
-    def notify(progress: Progress) -> None:
-        for watcher in watchers:
-            watcher(progress)
-
-    return notify
-
-
-def resume(
-    study: str | None = None,
-    *,
-    db: str | Path = "evokern.db",
-    device: str | Device | None = None,
-    budget: str | float | None = None,
-    extend: str | float | None = None,
-    trials: int | None = None,
-    cost_per_hour: float | None = None,
-    cluster: RayRequest | None = None,
-    keep_going: bool = False,
-    allow_changes: bool = False,
-    trust: bool = False,
-    verify: bool = True,
-    on_progress: OnProgress | None = None,
-    go_on: bool | None = None,
-) -> SearchResult:
+@called_with(_ResumeCall)
+def resume(call: _ResumeCall) -> SearchResult:
     """Resume a study from the database alone; its TOML file is not read.
 
-    Args:
-        study: name of the study; None for the study searched last.
-        db: database that stores the results.
-        device: as for `search`; None for the device that the study started on.
-        budget: as for `search`.
-        extend: as for `search`.
-        trials: as for `search`.
-        cost_per_hour: as for `search`.
-        cluster: as for `search`.
-        keep_going: as for `search`.
-        allow_changes: as for `search`.
-        trust: run the database's copy of the kernel if the folder is missing, changed or not trusted. The folder
-            itself does not become trusted.
-        verify: as for `search`.
-        on_progress: as for `search`.
-        go_on: deprecated name of `allow_changes`.
+    Returns:
+        The result, as for `search`.
 
     Raises:
         UsageError: as for `search`.
     """
-    request = SessionRequest(
-        device=device,
-        budget=budget,
-        extend=extend,
-        trials=trials,
-        cost_per_hour=cost_per_hour,
-        cluster=cluster,
-        keep_going=keep_going,
-        allow_changes=_renamed("allow_changes", allow_changes, "go_on", go_on),
-        trust=trust,
-        verify=verify,
-    )
-    return resume_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
+    db, watch = given_path("db", call.db), _watchers(call, given_path("db", call.db))
+    name, request = stored_name(call.study), SessionRequest.of(call)
+    return _result(resume_study(name, request, db=db, on_progress=watch, factories=FACTORIES))
+
+
+def _result(session: SessionResult) -> SearchResult:
+    return SearchResult(session.db, session.record, session)
+
+
+def _watchers(call: _SearchCall | _ResumeCall, db: Path) -> OnProgress:
+    """Return a function that passes every event to the callbacks and, in a notebook, to the panel.
+
+    Raises:
+        StudyError: a callback cannot be called.
+    """
+    from evokern.progress import notebook_panel
+
+    if isinstance(call.callbacks, str) or not isinstance(call.callbacks, Iterable):
+        raise StudyError(f"callbacks = {call.callbacks!r}; use a list of functions of (study, trial)")
+    callbacks = [checked_function(f"callbacks[{n}]", one, ("study", "trial")) for n, one in enumerate(call.callbacks)]
+    own = call.on_progress and checked_function("on_progress", call.on_progress, ("progress",))
+    watchers = [watcher for watcher in (notebook_panel(), own) if watcher is not None]
+    study: list[StudyResults] = []
+
+    def notify(progress: Progress) -> None:
+        for watcher in watchers:
+            watcher(progress)
+        if callbacks and progress.event == "trial" and progress.last_trial is not None:
+            study.extend([] if study else [load_study(progress.study, db=db)])
+            for callback in callbacks:
+                callback(study[0], progress.last_trial)
+
+    return notify
 
 
 @overload

@@ -122,10 +122,12 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     if all(_WHOLE.fullmatch(text) for text in (word, *options)):
         close = [min(options, key=lambda option: abs(int(option) - int(word)))]
     else:
-        close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+        close = close or [option for option in lowered if _DIGITS.sub("", option) == _DIGITS.sub("", word.lower())]
     guess = f"did you mean {lowered[close[0].lower()]!r}? " if close else ""
     further = f", … ({len(options):,} in all)" if len(options) > MOST_LISTED else ""
     return f"{guess}known: {', '.join(options[:MOST_LISTED])}{further}"
 
 
 _WHOLE = re.compile(r"-?\d+")
+_DIGITS = re.compile(r"\d")

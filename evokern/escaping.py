@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any
 
 _CONTROLS = (
@@ -98,3 +100,23 @@ def json_text(record: Any, *, indent: int | None = 2, ascii_only: bool = False) 
     text = json.dumps(record, indent=indent, ensure_ascii=ascii_only, default=str)
     # json.dumps escapes only C0. Outside strings the only control characters are its own newlines.
     return _CONTROL_IN_LINES.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", r"\u007f"), text)
+
+
+def repr_of(*names: str) -> Callable[[Any], str]:
+    """Return a `__repr__` that shows the named attributes of a record on at most two lines.
+
+    Args:
+        names: attributes, in order; an attribute that is None, empty or False is omitted.
+    """
+
+    def short(record: Any) -> str:
+        values = {name: getattr(record, name) for name in names}
+        plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+        given = {name: value for name, value in plain.items() if value or (value == 0 and value is not False)}
+        return f"{type(record).__name__}({', '.join(f'{name}={_SHORT.repr(value)}' for name, value in given.items())})"
+
+    return short
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60

@@ -77,6 +77,20 @@ def make_folder(path: Path) -> None:
         raise OSError(errno.EINVAL, f"invalid folder name ({error})", str(path)) from None
 
 
+def link_outside(folder: Path) -> str:
+    """Return a clause if a folder that evokern names itself is reached by a link that leaves the working directory.
+
+    Somebody else may have put the link there, for example in a repository. Empty for other folders.
+    """
+    here, path = Path.cwd(), folder.absolute()
+    for place in (path, *path.parents):
+        if place == here or not place.is_relative_to(here):
+            return ""
+        if place.is_symlink() and not place.resolve().is_relative_to(here.resolve()):
+            return f"{place} is a link to {place.readlink()}, outside the working directory"
+    return ""
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a regular file.
 
@@ -196,15 +210,19 @@ def _replace(path: Path, content: bytes) -> None:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file completely or not at all: an interrupted write keeps the previous file.
 
-    A FIFO, a device, and a file that cannot be replaced are written as by `write_bytes`.
+    A FIFO, a device, and a file that cannot be replaced are written as by `write_bytes`. A link is replaced, as there.
 
     Raises:
         OSError: as for `write_bytes`.
     """
     try:
-        real = path.resolve()
-        mode = stat.S_IMODE(real.stat().st_mode) if is_file(real) else None
-        if (mode is None and real.exists()) or (mode is not None and not os.access(real, os.W_OK)):
+        real = path.parent.resolve() / path.name
+        linked = real.is_symlink()
+        if linked and any(place in path.absolute().parents for place in _SYSTEM):
+            write_bytes(path, content)
+            return
+        mode = stat.S_IMODE(real.stat().st_mode) if not linked and is_file(real) else None
+        if (mode is None and not linked and real.exists()) or (mode is not None and not os.access(real, os.W_OK)):
             write_bytes(path, content)
             return
         opened, name = tempfile.mkstemp(prefix=f".{real.name[:100]}-", dir=real.parent)

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from evokern.files import read_text
+
 _held: set[Path] = set()
 """Resolved paths of the lock files that this process holds, because POSIX locks do not exclude the same process."""
 
@@ -29,21 +31,42 @@ def lock(file: TextIO) -> bool:
     return True
 
 
-def write_holder(path: Path, file: TextIO) -> None:
+def write_holder(path: Path, file: TextIO, inode: tuple[int, int] | None = None) -> None:
     """Write a description of this process, which holds the lock, to the lock file.
+
+    Args:
+        path: resolved path of the lock file.
+        file: the lock file.
+        inode: device and inode of the locked file, for `locked_inode`.
 
     Raises:
         OSError: the file cannot be written, for example on a full disk; the exception names it.
     """
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now})
+    text = json.dumps(
+        {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now, "inode": inode}
+    )
     try:  # without a buffer, which closing the file would write again
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), text.encode(), 0)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     _held.add(path)
+
+
+def locked_inode(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of the file that the holder of a lock file locked; None if the file names none.
+
+    A process that was killed leaves its lock file. This process's own lock is not read: closing would release it.
+    """
+    if path in _held:
+        return None
+    try:
+        device, inode = json.loads(read_text(path))["inode"]
+        return int(device), int(inode)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def forget(path: Path) -> None:

@@ -12,10 +12,15 @@ from evokern.escaping import shell_line
 GATE_COUNTS: Mapping[str, str] = {
     "guard_bytes": "bytes changed outside the buffers",
     "input_words": "words changed in inputs",
-    "bad_elements": "elements outside the tolerance",
+    "bad_elements": "elements with a larger error than allowed",
     "differing_bytes": "bytes that differ between runs",
 }
 """Label of each count in a report of the correctness gate."""
+
+
+def limit_name(worst: object) -> str:
+    """Return `bound` or `tolerance`: the limit of the error in the evidence about an element."""
+    return "bound" if isinstance(worst, Mapping) and worst.get("limit") == "bound" else "tolerance"
 
 
 def command(*words: object) -> str:
@@ -145,6 +150,11 @@ def in_gib(count: int) -> str:
 def count_noun(number: int, what: str) -> str:
     """Return a number with its noun: `1 trial`, `12 trials`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def count_verb(number: int, what: str) -> str:
+    """Return a number with its noun and verb: `1 problem is`, `2 problems are`."""
+    return f"{count_noun(number, what)} {'is' if number == 1 else 'are'}"
 
 
 def mean_suffix(problems: int) -> str:

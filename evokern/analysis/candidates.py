@@ -52,7 +52,9 @@ class TrialUnderTest:
             # `GateSettings` keeps only normal inputs if the study is restricted to them.
             kinds = dict.fromkeys((*self.study.gate.input_sets, *GateSettings().input_sets))
             study = replace(study, gate=replace(self.study.gate, input_sets=tuple(kinds), runs=max(3, study.gate.runs)))
-        return Task(self.kernel, self.problems, study, secret=self.record.secret)
+        # A strict check draws other inputs than the search.
+        secret = self.record.secret and self.record.secret ^ int(strict)
+        return Task(self.kernel, self.problems, study, secret=secret)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 from evokern.compile.failure_cause import Cause, shared_cause
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import command, count_noun
+from evokern.wording import command, count_noun, limit_name
 
 
 def stop_text(trials: Sequence[Trial]) -> str:
@@ -65,10 +65,12 @@ def _inputs(tried: Sequence[Trial]) -> Iterator[str]:
     failing = [kind for kind in checked if failures[kind]]
     if not failing:
         return
+    reports = [report for trial in tried for report in trial.evaluation.gate.values() if isinstance(report, Mapping)]
+    limit = limit_name(next((report.get("worst") for report in reports), None))
     passed = f"{_listed(passing)} inputs pass in every trial; " if passing else "no kind of inputs passes: "
     parts = [
         f"{_name(kind)} inputs fail in {failures[kind]} of {checked[kind]} trials (largest error "
-        f"{largest[kind]:.3g} × the tolerance)"
+        f"{largest[kind]:.3g} × the {limit})"
         for kind in failing
     ]
     yield passed + ", ".join(parts)

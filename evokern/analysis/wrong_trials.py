@@ -10,7 +10,7 @@ from evokern.analysis.no_success import no_success_hints, tolerance_shares
 from evokern.declaration.genes import Gene
 from evokern.declaration.kernel import unit_roundoff
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import command
+from evokern.wording import command, limit_name
 
 NARROW_MISS_FACTOR = 4.0
 """Largest error, in multiples of the tolerance, that counts as a narrow miss. Rounding exceeds a tight tolerance by
@@ -49,8 +49,8 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     found = no_success_hints(kernel, recorded)
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
-            f"{len(near)} of {len(wrong)} wrong trials exceed the tolerance only slightly (for example trial "
-            f"{near[0].number}: {_miss(near[0])}); the tolerance may be below the rounding errors, which "
+            f"{len(near)} of {len(wrong)} wrong trials exceed the {limit_name(near[0].evaluation.evidence)}"
+            f" only slightly (for example trial {near[0].number}: {_miss(near[0])}); {_too_tight(near[0])}, which "
             f"`{command('check', kernel)}` shows"
         )
     default = {gene.name: gene.default for gene in genes}
@@ -85,12 +85,19 @@ def is_narrow_miss(evidence: Mapping[str, Any]) -> bool:
     return bad is None or bad <= max(FEW_ELEMENTS, FEW_SHARE * elements)
 
 
+def _too_tight(trial: Trial) -> str:
+    if limit_name(trial.evaluation.evidence) == "bound":
+        return "the bound may assume more precise arithmetic than the kernel's"
+    return "the tolerance may be below the rounding errors"
+
+
 def _miss(trial: Trial) -> str:
     evidence = trial.evaluation.evidence
     times = _number(evidence.get("over")) or 0.0
     if evidence["check"] == "margin":
         return f"correct, but at {times:.3g} × the tolerance, which other inputs may exceed"
-    over = f"{times:.3g} × the tolerance" if math.isfinite(times) else "more than the tolerance of 0"
+    limit = limit_name(evidence)
+    over = f"{times:.3g} × the {limit}" if math.isfinite(times) else f"more than the {limit} of 0"
     if "bad" not in evidence:
         return over
     of = f" of {evidence['elements']:,}" if "elements" in evidence else ""
@@ -106,6 +113,8 @@ def suspect(evidence: Mapping[str, Any], *, normal_error: float = 0.0) -> str:
     """
     message = str(evidence.get("message", ""))
     if is_narrow_miss(evidence):
+        if limit_name(evidence) == "bound":
+            return "the bound: it may assume more precise arithmetic than the kernel's"
         return "the tolerance: it may be below the rounding errors of the kernel's arithmetic"
     if evidence["check"] == "guard":
         return "a missing bounds check for the last block, or a grid that is too large"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ from evokern.cli._environment import (
     out_of_memory_message,
     redirect_to_null,
 )
-from evokern.cli._options import with_current_names, with_whole_problem
+from evokern.cli._options import option_parameters, with_current_names, with_whole_problem
 from evokern.cli._output import Output, crash_log
 from evokern.cli._silence import SILENCE
 from evokern.cli._terminal import escaping_streams
@@ -76,7 +77,12 @@ _COMMON = {
 
 
 def command(
-    name: str, *, examples: str, optional_values: Mapping[str, str] | None = None, group: typer.Typer = app
+    name: str,
+    *,
+    examples: str,
+    options: type | None = None,
+    optional_values: Mapping[str, str] | None = None,
+    group: typer.Typer = app,
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """Register a function as a command.
 
@@ -86,6 +92,7 @@ def command(
     Args:
         name: name of the command.
         examples: example command lines, one per line.
+        options: record whose fields are further options, which the function takes as keyword arguments.
         optional_values: default integer of each option whose value may be omitted, by option name.
         group: application or command group to register with.
     """
@@ -118,7 +125,10 @@ def command(
             if code:
                 raise typer.Exit(code)
 
-        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        named = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in named]
+        place = sum(one.kind is not inspect.Parameter.KEYWORD_ONLY for one in named)
+        parameters[place:place] = option_parameters(options) if options else []
         for key, (kind, default, option) in _COMMON.items():
             parameters.append(
                 inspect.Parameter(
@@ -183,6 +193,9 @@ def _run_reporting_errors(output: Output, work: Callable[[], int | None]) -> int
 
 def environment_error_message(error: Exception) -> str | None:
     """Return a message if the environment caused the error (disk space, memory, a file), or None for a bug."""
+    if isinstance(error, ValueError) and getattr(sys.stdout, "stream", sys.stdout).closed:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (flushed at exit)
+        return "kernel code closed sys.stdout, so nothing can be printed; remove that call"
     message = out_of_memory_message(error) or missing_home_message(error) or not_utf8_message(error)
     if message is not None or not isinstance(error, OSError):
         return message

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from evokern.cluster.request import ray_request
 from evokern.errors import UsageError
+from evokern.search.request import ResumeRequest, SessionRequest
+from evokern.study.options import RENAMED, described, plain_type
 
 DEFAULT_STUDY = "attention-s512"
 """Study that `search` uses if the command line names none."""
@@ -70,16 +75,6 @@ DbOption = Annotated[
     ),
 ]
 DEFAULT_DB = Path("evokern.db")
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        metavar="DEVICE",
-        help="Device: auto (a GPU, otherwise a simulated L4), cuda:N, several GPUs (cuda:0,1 or cuda:all), sim:CHIP "
-        "(see `evokern list`) or replay:FILE. Default: the study's device.",
-        autocompletion=complete_devices,
-    ),
-]
 RayAddressOption = Annotated[
     str | None,
     typer.Option(
@@ -105,23 +100,71 @@ SetOption = Annotated[
     list[str],
     typer.Option("--set", metavar="GENE=VALUE", help="Change one gene of the default candidate; may be repeated."),
 ]
-TrustOption = Annotated[
-    bool,
-    typer.Option("--trust", help="Trust the kernel folder: allow its kernel.py to run, now and in later commands."),
-]
-StoredTrustOption = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Allow the database's copy of kernel.py to run if the kernel folder is missing, changed or not trusted.",
-    ),
-]
+
+
+def _flag(one: Field[Any]) -> str:
+    """Return the name of the option of a field; a field that is True by default has an option that turns it off."""
+    return f"no_{one.name}" if one.default is True else one.name
+
+
+def typer_option(record: type, name: str) -> Any:
+    """Return the command-line option of a record's field."""
+    one, entry = described(record, name), record.__dataclass_fields__[name]  # type: ignore[attr-defined]
+
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in one.choices if choice.startswith(incomplete)]
+
+    return typer.Option(
+        f"--{_flag(entry).replace('_', '-')}",
+        metavar=one.metavar or None,
+        min=one.minimum,
+        help=one.command_line or one.help,
+        autocompletion=complete_devices if name == "device" else complete if one.choices else None,
+    )
+
+
+DeviceOption = Annotated[str | None, typer_option(SessionRequest, "device")]
+TrustOption = Annotated[bool, typer_option(SessionRequest, "trust")]
+StoredTrustOption = Annotated[bool, typer_option(ResumeRequest, "trust")]
+InputsOption = Annotated[str | None, typer_option(SessionRequest, "inputs")]
+KeepGoingOption = Annotated[bool, typer_option(SessionRequest, "keep_going")]
+AllowChangesOption = Annotated[bool, typer_option(SessionRequest, "allow_changes")]
+
+CLUSTER_OPTIONS = {"ray_address": RayAddressOption, "num_cpus": NumCpusOption, "num_gpus": NumGpusOption}
+"""Options that describe a Ray cluster, in the order of the arguments of `ray_request`."""
+
+
+def option_parameters(record: type) -> list[inspect.Parameter]:
+    """Return a command's parameters for the options of a record; `requested` converts their values."""
+    found = []
+    for one in fields(record):
+        if one.name == "cluster":
+            found += [_parameter(name, None, annotation) for name, annotation in CLUSTER_OPTIONS.items()]
+        elif one.name != "kernel":  # an object has no form on the command line
+            kind: Any = plain_type(str(one.type))
+            annotation: Any = Annotated[kind if kind is bool else kind | None, typer_option(record, one.name)]
+            found.append(_parameter(_flag(one), None if one.default is None else False, annotation))
+    return found
+
+
+def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def requested(options: Mapping[str, Any]) -> SessionRequest:
+    """Return the request of a command from the values of its `option_parameters`."""
+    given: dict[str, Any] = {
+        one.name: not options[_flag(one)] if one.default is True else options[one.name]
+        for one in fields(SessionRequest)
+        if _flag(one) in options
+    }
+    return SessionRequest(**given, cluster=ray_request(*(options[name] for name in CLUSTER_OPTIONS)))
 
 
 PROBLEM_FORMS = 'such as "B=1 S=128", or only its values in field order, such as 1,128'
 """Notation of a problem, as described in help texts."""
 
-DEPRECATED_OPTIONS = {"--go-on": "--allow-changes", "--window": "--max-in-flight"}
+DEPRECATED_OPTIONS = {f"--{old}".replace("_", "-"): f"--{new}".replace("_", "-") for old, new in RENAMED.items()}
 """Current name of each deprecated option, by its old name. Old names still work, but the help does not list them."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, 
 from evokern.cli._command import INTERRUPTED, app, environment_error_message
 from evokern.cli._environment import escape_unencodable_text
 from evokern.cli._output import Output
+from evokern.cli._silence import SILENCE, process_age_s
+from evokern.declaration.loading import report_end_of
 from evokern.errors import UsageError
 
 __all__ = [
@@ -59,6 +62,8 @@ def _root(
 def run() -> None:
     """Run the command line and exit with the command's exit code."""
     escape_unencodable_text()
+    SILENCE.started_s = process_age_s()
+    report_end_of(os.getpid())
     try:
         app()
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher", "line", "panel"]
 
-LINE_EVERY_S = 5.0
+LINE_EVERY_S = 3.5
 """Seconds between two progress lines if the output is not a terminal."""
 FAILURE_EVERY_S = 15.0
 """Minimum time in seconds between two reported failures if the output is not a terminal."""
@@ -121,7 +121,7 @@ class Watcher:
         if time.monotonic() - self._drawn < 1.0:
             return
         self._output.note(line(progress))
-        SILENCE.broken(LINE_EVERY_S + 1.0)
+        SILENCE.broken(LINE_EVERY_S + 0.5)
         self._best, self._drawn = number, time.monotonic()
         shown, when = self._failure
         failure = next(iter(progress.last_failures), shown)

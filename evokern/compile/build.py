@@ -18,7 +18,7 @@ from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
+from evokern.declaration.kernel import SCALAR_BYTES, Baseline, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.render import Rendered, check_outside_headers, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, KernelError
@@ -171,14 +171,14 @@ def compile_to_ptx(rendered: Rendered, chip: Profile) -> Program | CompileFailur
     return compile_device_code(rendered, virtual_architecture(chip.compute_capability, rendered.architecture_suffix))
 
 
-def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Tensor]:
-    """Return the workload's buffers.
+def tensors_of(kernel: Kernel, config: Config, problem: Problem, baseline: Baseline | None = None) -> dict[str, Tensor]:
+    """Return the workload's buffers, with the bounds of the candidate or of a baseline.
 
     Raises:
         KernelError: `tensors` raised, or does not declare a buffer that a launch uses.
     """
     try:
-        tensors = kernel.workload.buffers(problem, config)
+        tensors = kernel.workload.buffers(problem, config, baseline)
     except KernelError:
         raise
     except KERNEL_CODE_EXCEPTIONS as error:

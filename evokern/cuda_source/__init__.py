@@ -5,6 +5,7 @@ from __future__ import annotations
 from evokern.cuda_source.reader.element_types import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES
 from evokern.cuda_source.reader.reader import CudaSource, device_only, read
 from evokern.cuda_source.reader.records import (
+    Allocation,
     Constant,
     EntryPoint,
     HostFunction,
@@ -22,6 +23,7 @@ __all__ = [
     "ELEMENT_TYPES",
     "UNSUPPORTED",
     "UNSUPPORTED_TYPES",
+    "Allocation",
     "Constant",
     "CudaSource",
     "EntryPoint",

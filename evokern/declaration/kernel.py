@@ -67,6 +67,7 @@ from evokern.declaration.tensor import Tensor as Tensor
 from evokern.declaration.tensor import Tolerance as Tolerance
 from evokern.declaration.tensor import unit_roundoff as unit_roundoff
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
+from evokern.escaping import repr_of
 
 if TYPE_CHECKING:
     import torch
@@ -103,9 +104,12 @@ class Baseline:
     name. It is captured in a CUDA graph."""
     prepare: Callable[[Problem, Inputs], Inputs] | None = None
     """Function that converts the inputs, for example to another dtype; runs once per input set and is not timed."""
+    error: Mapping[str, ErrorBound] = field(default_factory=dict)
+    """Output → bound for this baseline only, if it computes less precisely: the workload's bound with other fields."""
 
     def __post_init__(self) -> None:
         require("a baseline", self, {"name": TEXT, "run": FUNCTION, "prepare": optional(FUNCTION)})
+        entries("a baseline", "error", self.error, one_of(ErrorBound, "an error bound"))
 
     def given(self, problem: Problem, inputs: Inputs) -> Inputs:
         """Return the inputs of `run`, processed by `prepare` if it is set."""
@@ -199,16 +203,32 @@ class Workload:
                 )
             own = bound if isinstance(bound, ErrorBound) else CustomBound(bound)
             limits[name] = Tolerance(0.0, 0.0, bound=own)
+        for baseline in self.baselines:
+            for name, bound in baseline.error.items():
+                declared = limits[name].bound if name in limits else None
+                if type(bound) is not type(declared):  # they share the magnitudes
+                    raise KernelError(
+                        f"baseline {baseline.name}: its bound for {name!r} is {type(bound).__name__}, but the workload "
+                        f"declares {'none' if declared is None else type(declared).__name__}; use `replace` of the "
+                        "workload's bound"
+                    )
         object.__setattr__(self, "tolerance", limits)
 
-    def buffers(self, problem: Problem, config: Config) -> dict[str, Tensor]:
+    def buffers(self, problem: Problem, config: Config, baseline: Baseline | None = None) -> dict[str, Tensor]:
         """Return the buffers of a candidate, with the factors of its bounds and the share of `exact` inputs.
+
+        Args:
+            problem: the problem.
+            config: the candidate.
+            baseline: the baseline that uses the buffers of the candidate, and may have its own bounds.
 
         Raises:
             KernelError: a bound names an unknown tensor, or its number of terms or a precision is wrong.
         """
         tensors = dict(self.tensors(problem, config))
         bounds = {name: one.bound for name, one in self.tolerance.items() if one.bound is not None and name in tensors}
+        if baseline is not None:
+            bounds |= {name: bound for name, bound in baseline.error.items() if name in bounds}
         if not bounds:
             return tensors
         given = {name: tensor for name, tensor in tensors.items() if tensor.given}
@@ -308,6 +328,8 @@ class Kernel:
     """Path of the folder, set when it is loaded."""
     content: KernelContent | None = field(default=None, repr=False, compare=False)
     """Content of the folder that a search uses to its end; None for the current content of the files."""
+
+    __repr__ = repr_of("name", "folder")
 
     def __post_init__(self) -> None:
         self._check_types()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ _given: Mapping[Path, bytes] = {}
 _folders: set[str] = set()
 """Folders of the kernels that this process loaded."""
 _end_process = os._exit
+_command = 0
+"""Process of a command, whose end while kernel code loads must be reported; workers report their own end."""
 
 
 def _exit(status: int) -> NoReturn:
@@ -24,6 +27,37 @@ def _exit(status: int) -> NoReturn:
     if os.path.dirname(sys._getframe(1).f_code.co_filename) in _folders:  # noqa: PTH120 (a name, not a file)
         raise SystemExit(f"os._exit({status})")
     _end_process(status)
+
+
+def report_end_of(process: int) -> None:
+    """Report on stderr if this process ends while a `kernel.py` loads, because C code in it can end the process."""
+    global _command
+    _command = process
+
+
+@contextmanager
+def _reported_end(folder: Path) -> Iterator[None]:
+    """Print a message from another process if this one ends inside the context, whatever ends it."""
+    if os.getpid() != _command:
+        yield
+        return
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.close(writer)
+        if not os.read(reader, 1):
+            os.write(2, f"evokern: the process ended while it loaded {folder}/kernel.py; code that this file calls "
+                        "ended it, or a signal did. Let the code return or raise instead\n".encode())  # fmt: skip
+        _end_process(0)
+    os.close(reader)
+    try:
+        yield
+    finally:
+        os.write(writer, b".")
+        os.close(writer)
+        os.waitpid(child, 0)
 
 
 @contextmanager
@@ -43,7 +77,8 @@ def loading(folder: Path, content: Mapping[Path, bytes]) -> Iterator[None]:
                 del sys.modules[name]
         sys.meta_path.insert(0, _Finder(content))
     try:
-        yield
+        with _reported_end(folder):
+            yield
     finally:
         _given = before
 

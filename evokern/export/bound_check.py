@@ -1,12 +1,13 @@
 """Bounds on rounding errors in exported programs, which check their results on normal inputs.
 
-A bound on a sum is evaluated there as in the gate: by the reference on absolute values. Other bounds become a constant:
-the largest bound of any element on normal inputs of a small problem, scaled to the program's problem.
+A bound is evaluated there as in the gate: by the reference on absolute values, and by the functions of
+`evokern.export.bound_functions`. Other bounds become a constant: the largest bound of any element on normal inputs of a
+small problem, scaled to the program's problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.declaration.bounds import Elementwise, ErrorBound, RmsNorm, Sum, SumOfProducts
@@ -14,6 +15,10 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.declaration.small_problems import small_problem
 from evokern.errors import EvokernError, KernelError
+from evokern.export.bound_functions import BoundFunction, bound_function
+from evokern.export.formula import member
+from evokern.export.sampled_check import SampledField
+from evokern.export.trace import Traces
 
 ROOM = 2.0
 """Factor of a constant bound, because other normal inputs have other largest elements."""
@@ -41,10 +46,17 @@ class ExportedLimit:
     """Number of elements from which a tolerance grows (`Tolerance.elements`)."""
     bounded: bool = False
     """Whether the error is that of a bound, which grows with the shape."""
+    function: BoundFunction | None = None
+    """Function that computes M itself, so that its factor is 1; None for the reference."""
 
 
 def exported_limit(
-    kernel: Kernel, config: Config, problem: Problem, tolerances: Mapping[str, Tolerance], name: str
+    kernel: Kernel,
+    config: Config,
+    problem: Problem,
+    tolerances: Mapping[str, Tolerance],
+    name: str,
+    sampled: Sequence[SampledField] = (),
 ) -> ExportedLimit:
     """Return the allowed error of an output in an exported program.
 
@@ -54,20 +66,35 @@ def exported_limit(
         problem: the problem of the program.
         tolerances: tolerance of each output.
         name: the output.
+        sampled: fields that can be sampled.
     """
-    tensor = kernel.workload.buffers(problem, config)[name]
+    tensors = kernel.workload.buffers(problem, config)
+    tensor = tensors[name]
     bound = tolerances[name].bound
     if bound is None:
         plain = tolerances[name].of(tensor.dtype)
         return ExportedLimit(plain.atol, plain.rtol, elements=plain.elements)
     limit = tolerances[name].for_tensor(tensor)
     absolute = _absolute(bound)
+    function = bound_function(bound, problem, limit.factors, tensors, sampled)
+    if function is not None:
+        return ExportedLimit(limit.atol, limit.rtol, function.absolute, bounded=True, function=function)
     if absolute is None:
         constant = ROOM * _constant(kernel, config, problem, tolerances, name, tensor)
         return ExportedLimit(limit.atol, limit.rtol, constant=constant, bounded=True)
     if not absolute:
         return ExportedLimit(limit.atol, limit.rtol, relative=limit.factors[0], bounded=True)
     return ExportedLimit(limit.atol, limit.rtol, absolute, limit.factors[0], bounded=True)
+
+
+def growth(kernel: Kernel, problem: Problem, traces: Traces) -> str:
+    """Return the growth of a bound from the problem to the shape of a run, as C++.
+
+    No field occurs in a number of terms with a higher power than one, so it covers any larger shape.
+    """
+    chosen = {entry.name for entry in kernel.fields if entry.choices}
+    free = [one for one in traces.fields if one not in chosen and int(problem[one]) > 0]
+    return " * ".join(f"std::max(1.0, shape.{member(one)} / {int(problem[one])}.0)" for one in free) or "1.0"
 
 
 def _absolute(bound: ErrorBound) -> tuple[str, ...] | None:

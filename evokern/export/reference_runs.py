@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.export.bound_check import ExportedLimit
+from evokern.export.bound_check import ExportedLimit, growth
+from evokern.export.bound_functions import SOURCES, BoundFunction
 from evokern.export.formula import member
 from evokern.export.launcher import number
 from evokern.export.sampled_check import SampledField
@@ -37,7 +38,9 @@ def reference_runs(
         sampled: fields that can be sampled.
         limits: allowed error of each output.
     """
-    texts = [_run(kernel, problem, traces, by_role, sampled, limits)]
+    used = dict.fromkeys(limit.function.name for limit in limits.values() if limit.function is not None)
+    texts = [SOURCES[name] for name in used]
+    texts.append(_run(kernel, problem, traces, by_role, sampled, limits))
     if sampled:
         texts.append(_within(sampled))
     return "\n".join(texts)
@@ -59,7 +62,7 @@ def _run(
         "                                    [[maybe_unused]] const std::vector<std::vector<long long>>& picked) {",
         f"  std::vector<Expected> expected({len(by_role['output'])});",
     ]
-    arguments = []
+    arguments, values = [], _vectors(by_role["input"], sampled)
     for entry in kernel.fields:
         if entry.name in traces.fields:
             arguments.append(_field(f"shape.{member(entry.name)}", position.get(entry.name)))
@@ -72,9 +75,7 @@ def _run(
                 f"  std::vector<double> {parts[name]};",
                 f"  if (!picked.empty()) {parts[name]} = taken({whole}, {_places(name, traces, sampled)});",
             ]
-            arguments.append(f"(picked.empty() ? {whole} : {parts[name]}).data()")
-        else:
-            arguments.append(f"{whole}.data()")
+        arguments.append(f"{values[index]}.data()")
     for index, name in enumerate(by_role["output"]):
         extents = traces.tensors[name].shape
         count = " * ".join(f"static_cast<size_t>({number(extent)})" for extent in extents) or "1"
@@ -86,7 +87,30 @@ def _run(
     lines.append(f"  evokern_reference::reference({', '.join(arguments)});")
     for names in dict.fromkeys(limit.absolute for limit in limits.values() if limit.absolute):
         lines += _magnitudes(names, [name for name in limits if limits[name].absolute == names], by_role, arguments)
+    of = dict(zip(by_role["input"], values, strict=True))
+    for name, limit in limits.items():
+        if limit.function is not None:
+            call = _call(limit.function, of, traces, growth(kernel, problem, traces))
+            lines.append(f"  {limit.function.name}(expected[{by_role['output'].index(name)}], {call});")
     return "\n".join([*lines, "  return expected;", "}", ""])
+
+
+def _vectors(inputs: Sequence[str], sampled: Sequence[SampledField]) -> list[str]:
+    """Return the C++ vector of each input's values, or of the picked ones."""
+    return [
+        f"(picked.empty() ? inputs[{index}].values : part_{index})"
+        if any(name in one.axes for one in sampled)
+        else f"inputs[{index}].values"
+        for index, name in enumerate(inputs)
+    ]
+
+
+def _call(function: BoundFunction, values: Mapping[str, str], traces: Traces, grown: str) -> str:
+    """Return the arguments of a function that computes a bound."""
+    operands = ["std::vector<double>()" if name is None else values[name] for name in function.operands]
+    extents = [f"static_cast<size_t>({number(traces.tensors[name].shape[axis])})" for name, axis in function.extents]
+    factors = [f"{factor!r} * {grown}" for factor in function.factors]
+    return ", ".join([*operands, *extents, *map(repr, function.numbers), *factors])
 
 
 def _magnitudes(

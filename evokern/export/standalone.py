@@ -31,7 +31,7 @@ from evokern.export.banner import (
     parameters,
     shape_members,
 )
-from evokern.export.bound_check import ExportedLimit, exported_limit
+from evokern.export.bound_check import ExportedLimit, exported_limit, growth
 from evokern.export.declared_state import restored_variables
 from evokern.export.formula import member
 from evokern.export.launcher import elements, launch_body, number, shape_checks
@@ -113,9 +113,9 @@ def standalone_program(
     program = _rendered(kernel, config, problem, chip)
     template = resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8")
     tolerances = {**kernel.workload.tolerance, **(tolerance or {})}
-    limits = {name: exported_limit(kernel, config, problem, tolerances, name) for name in by_role["output"]}
     restored = restored_variables(kernel, program, chip)
     sampled = sampled_fields(kernel, config, problem, traces)
+    limits = {name: exported_limit(kernel, config, problem, tolerances, name, sampled) for name in by_role["output"]}
     if code is None:
         code = device_code(kernel, config, problem, chip)
     section = kernel_section(code, program.macros, traces, restored)
@@ -332,19 +332,18 @@ def _check(
     sampled: Sequence[SampledField],
 ) -> str:
     """Return C++ that calls the reference and compares every output."""
-    chosen = {entry.name for entry in kernel.fields if entry.choices}
-    free = [one for one in traces.fields if one not in chosen and int(problem[one]) > 0]
     call = "reference_within(shape, inputs[0], random, whole)" if sampled else "run_reference(shape, inputs[0], {})"
     lines = [f"  const std::vector<Expected> expected = {call};", "  double worst = 0;"]
     for index, name in enumerate(by_role["output"]):
         dtype = traces.tensors[name].dtype
         kind, limit, count = _HOST_TYPES[dtype], limits[name], elements(traces.tensors[name])
-        where = f"{c_string(name)}, outputs[0][{index}], {count}, expected[{index}]"
+        what = c_string("bound" if limit.bounded else "tolerance")
+        where = f"{c_string(name)}, {what}, outputs[0][{index}], {count}, expected[{index}]"
         parts = [repr(limit.atol), repr(limit.rtol)]
-        if limit.bounded:
-            # No field occurs in a number of terms with a higher power than one, so this covers any larger shape.
-            growth = [f"std::max(1.0, shape.{member(one)} / {int(problem[one])}.0)" for one in free]
-            lines.append(f"  const double grown_{index} = {' * '.join(growth) or '1.0'};")
+        if limit.function is not None:
+            parts.append("1.0")  # the function grows with the shape
+        elif limit.bounded:
+            lines.append(f"  const double grown_{index} = {growth(kernel, problem, traces)};")
             parts[1] = f"{limit.rtol!r} + {limit.relative!r} * grown_{index}"
             parts += [f"{limit.factor!r} * grown_{index}", f"{limit.constant!r} * grown_{index}"]
         elif limit.elements:  # with more elements, the largest error of a correct kernel grows

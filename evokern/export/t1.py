@@ -9,17 +9,26 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evokern.analysis.stored import chip_of
+from evokern.compile.isolated import compile_program
+from evokern.compile.nvrtc import compiler_version
+from evokern.compile.records import CompileFailure
+from evokern.cuda_source.lexer import without_comments
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config, Gene
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.errors import KERNEL_CODE_EXCEPTIONS, StudyError
+from evokern.declaration.render import choice_macro, read_source, render
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, InternalError, KernelError, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of
+from evokern.hardware.profiles import Profile
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord
 from evokern.store.records import gene_table
@@ -46,6 +55,7 @@ def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = F
     Raises:
         KernelError: the kernel's code differs from the study's, and is not trusted.
         StudyError: the problem does not exist.
+        InternalError: the source does not compile with the options of the file, which is a bug in evokern.
     """
     if not 0 <= problem < len(record.problems):
         raise StudyError(
@@ -57,6 +67,11 @@ def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = F
         chosen = kernel.problem(record.problems[problem])
         conditions, left_out = _conditions(kernel, chosen)
         specification = _specification(kernel, chosen, record.device, left_out)
+        compiled = compiled_space(
+            kernel, chosen, chip_of(record.device, reader.sessions(record)), specification, left_out
+        )
+        if kernel.folder.is_relative_to(Path(scratch).resolve()):  # the files exist only in the database
+            specification["KernelFile"] = kernel.source
     own = {
         "version": __version__,
         "study": record.name,
@@ -65,6 +80,7 @@ def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = F
         "problem": dict(chosen),
         "genes": [gene_table(gene) for gene in record.genes],
         "left_out": left_out,
+        "checks": compiled,
     }
     made: dict[str, Any] = {
         "General": {"FormatVersion": FORMAT_VERSION, "TimeUnit": "Microseconds", "OutputFormat": "JSON"},
@@ -203,7 +219,7 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
     return {
         "Language": "CUDA",
         "Device": {"Name": device},
-        "CompilerOptions": [*kernel.options, *macros],
+        "CompilerOptions": [*kernel.options, *macros, *_choice_macros(kernel)],
         "KernelName": first.entry,
         "KernelFile": str(kernel.source_path),
         "GlobalSizeType": "CUDA",
@@ -215,6 +231,67 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
         "SharedMemory": first.shared_bytes,
         "Arguments": [*_arguments(first, tensors), *_symbols(tensors)],
     }
+
+
+def compiled_space(
+    kernel: Kernel, problem: Problem, chip: Profile, specification: Mapping[str, Any], left_out: list[str]
+) -> str:
+    """Compile the default candidate as the file describes it, and return the check in words.
+
+    Args:
+        kernel: the kernel.
+        problem: the study's problem.
+        chip: the study's chip.
+        specification: the file's description of the kernel.
+        left_out: list of parts that T1 cannot express; named choices are added if their words cannot be macros.
+
+    Raises:
+        KernelError: the kernel itself does not compile.
+        InternalError: the kernel compiles, but not with the options of the file.
+    """
+    default = kernel.space.default()
+    text, headers = read_source(kernel)
+    target = f"{chip.architecture}{kernel.architecture_suffix(default)}"
+    genes = [f"-D{gene.name}={default[gene.name]}" for gene in kernel.genes]
+    options = ([*specification["CompilerOptions"], *genes], render(kernel, default, problem).options)
+    entries = (specification["KernelName"],)
+    try:
+        made, own = (compile_program(text, kernel.source, headers, one, entries, target) for one in options)
+        version = compiler_version()
+    except DeviceError as error:
+        return f"the kernel was not compiled: {error}"
+    if isinstance(own, CompileFailure):
+        raise KernelError(f"the default candidate of kernel {kernel.name} does not compile: {own.message}")
+    if not isinstance(made, CompileFailure):
+        return f"the default candidate compiled with {version} for {target}"
+    if named := [gene.name for gene in kernel.genes if _choices(gene)]:
+        left_out.append(f"the macros of the named choices of {', '.join(named)}; the source does not compile without")
+        return f"does not compile with {version} for {target}: {made.message}"
+    raise InternalError(
+        f"the space exported for kernel {kernel.name} does not compile with {version} for {target}: {made.message}. "
+        "Nothing was written. This is a bug in evokern; please report it with the kernel"
+    )
+
+
+def _choices(gene: Gene) -> bool:
+    return any(isinstance(value, str) for value in gene.values)
+
+
+def _expands(gene: Gene, text: str, headers: Mapping[str, str]) -> bool:
+    """Return whether the words of named choices can be macros: names that no source contains."""
+    words = {word for source in (text, *headers.values()) for word in re.findall(r"\w+", without_comments(source))}
+    return all(str(value).isidentifier() and str(value) not in words for value in gene.values)
+
+
+def _choice_macros(kernel: Kernel) -> list[str]:
+    """Return the options for named choices: their constants, and their words, which other tuners pass as values."""
+    text, headers = read_source(kernel)
+    made, words = [], Counter(str(value) for gene in kernel.genes if _choices(gene) for value in gene.values)
+    for gene in filter(_choices, kernel.genes):
+        made += [f"-D{choice_macro(gene, value)}={index}" for index, value in enumerate(gene.values)]
+        if _expands(gene, text, headers):
+            made += [f"-D{value}={choice_macro(gene, value)}" for value in gene.values if words[str(value)] == 1]
+    return made
 
 
 def _sizes(kernel: Kernel, default: Config, problem: Problem) -> list[tuple[str, ...]] | None:

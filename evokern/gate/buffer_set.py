@@ -106,7 +106,7 @@ class BufferSet:
             raise KernelError(f"kernel {kernel.name}: the workload has no output; declare a tensor with role 'output'")
         for name in self._results:
             if name not in tolerance:
-                raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance; add it to `tolerance`")
+                raise KernelError(f"kernel {kernel.name}: output {name!r} has no bound and no tolerance; declare one")
         for name in kernel.workload.nonfinite:
             if name not in given:
                 raise KernelError(

@@ -198,6 +198,8 @@ def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *
     part = (order // each).unsqueeze(-1)
     column = torch.arange(length, device=device)
     hot = torch.randint(min(1, length - 1), length, (buffers, count, 1), generator=generator, device=device)
+    # The first one-hot row has its element in the last column: without it, the statistics of the row are wrong.
+    hot = hot.masked_fill_((order == each).unsqueeze(-1), length - 1)
     one_hot, here = part == 1, column == hot
     zero = torch.rand(rows.shape, generator=generator, device=device) < _ZERO_ELEMENTS
     zero |= (part == 2) | (one_hot & ~here) | ((part == 0) & (column == 0))

@@ -178,8 +178,10 @@ class RecordedOutputs:
             message += ": the values are the results for the previous inputs"
         over = abs(got - expected) / allowed if allowed else float("inf")
         finite = over - over == 0
+        bounded = self._bench.rule(found["output"]).tolerance.bound is not None
         return {
             **found,
+            **({"limit": "bound"} if bounded else {}),
             "check": "timed_runs",
             "message": message,
             "index": list(found["index"]),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from evokern.declaration.bounds import ErrorBound
+from evokern.declaration.bounds import CustomBound, ErrorBound
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 from evokern.gate.comparison import MAX_TOGETHER
@@ -291,6 +291,11 @@ class References:
                 raise
             raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
         for part in parts:
+            if not isinstance(part, torch.Tensor) or part.dtype != torch.float64:
+                found = part.dtype if isinstance(part, torch.Tensor) else type(part).__name__
+                raise KernelError(f"{where} is {found}; it must be a float64 tensor")
+            if isinstance(bound, CustomBound) and bool((part < 0).any()):
+                raise KernelError(f"{where} is negative: {float(part.min()):.3g}; use absolute values")
             try:
                 part.expand(answer[name].shape)
             except RuntimeError as error:

@@ -6,9 +6,9 @@ alone decide which inputs are renewed; neither a clock nor a candidate influence
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -27,10 +27,25 @@ LARGE_ELEMENTS = 1 << 24
 AGREEMENT = 1e-9
 """Largest accepted difference between a slice's reference and the whole reference, relative to the largest value."""
 
-_ZERO_TURNS = itertools.count(random.SystemRandom().randrange(1 << 16))
-"""Counter that selects the next all-zero input, shared by the buffer sets of a process.
 
-A candidate that is judged twice, on two problems or in a repetition, gets a different all-zero input each time."""
+@dataclass
+class ZeroTurns:
+    """Counter that selects the next all-zero input, shared by the buffer sets of a process.
+
+    A candidate that is judged twice, on two problems or in a repetition, gets a different all-zero input each time.
+    """
+
+    turn: int
+    """Number of the next all-zero input; a device sets it for each candidate, so that equal seeds agree."""
+
+    def next(self) -> int:
+        """Return the number, and advance."""
+        self.turn += 1
+        return self.turn - 1
+
+
+ZERO_TURNS = ZeroTurns(random.SystemRandom().randrange(1 << 16))
+"""The counter of this process."""
 
 Sliced = tuple[int, SlicedTensors, Indices]
 """Number of an input set, one of its renewed slices, and the indices of that slice."""
@@ -154,7 +169,7 @@ class Renewal:
         for index in range(group.start, group.stop):
             if self._is_zero_set(index) and (share >= 1.0 or index not in self._zero):
                 able = [name for name, tensor in self._given.items() if can_be_zero(tensor)]
-                self._zero[index] = able[next(_ZERO_TURNS) % len(able)] if able else ""
+                self._zero[index] = able[ZERO_TURNS.next() % len(able)] if able else ""
         for name, whole in views.items():
             self._draw_tensor(name, kind, whole[group], share)
             for index in range(group.start, group.stop):

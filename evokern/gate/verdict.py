@@ -29,6 +29,8 @@ class Verdict:
     """Failed check with its message and numbers; empty if the candidate passed."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """Relative Frobenius error, worst element, and the values that each check measured."""
+    marginal: bool = False
+    """Whether the largest error was so close to a tolerance that fresh inputs decided."""
 
 
 def judge(bench: BufferSet, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:
@@ -115,17 +117,21 @@ def _fault(bench: BufferSet, findings: Findings, worst: Worst, deterministic: bo
 
 
 def _parts(bench: BufferSet, worst: Worst) -> str:
-    """Return the parts of a bound: rounding of the output, and the arithmetic before it."""
+    """Return the error and the parts of a bound, the larger one first: rounding of the output, and the arithmetic."""
     tolerance = bench.rule(worst.output).tolerance
     if tolerance.bound is None:
         return ""
     rounding = tolerance.atol + tolerance.rtol * abs(worst.expected)
     dtype = bench.tensors[worst.output].dtype
-    return f" ({max(0.0, worst.allowed - rounding):.3g} for the arithmetic, {rounding:.3g} for rounding to {dtype})"
+    arithmetic = max(0.0, worst.allowed - rounding)
+    parts = [f"{arithmetic:.3g} for the arithmetic", f"{rounding:.3g} for rounding to {dtype}"]
+    first, second = parts if arithmetic >= rounding else reversed(parts)
+    return f" (error {abs(worst.got - worst.expected):.3g}; mostly {first}, and {second})"
 
 
 def _element(bench: BufferSet, worst: Worst) -> dict[str, Any]:
-    return {
+    bounded = bench.rule(worst.output).tolerance.bound is not None
+    return ({"limit": "bound"} if bounded else {}) | {
         "output": worst.output,
         "dtype": bench.tensors[worst.output].dtype,
         "index": list(worst.index),

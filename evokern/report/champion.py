@@ -11,7 +11,7 @@ from evokern.report.facts import Facts
 from evokern.report.plots import bars, change, number, percent
 from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
-from evokern.wording import GATE_COUNTS, count_noun, counts, microseconds, stage_label
+from evokern.wording import GATE_COUNTS, count_noun, counts, limit_name, microseconds, stage_label
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """CSS class of each verification state."""
@@ -63,7 +63,7 @@ def proof(facts: Facts) -> dict[str, Any]:
 
 
 def _verification_margin(facts: Facts, result: Mapping[str, Any]) -> str:
-    """Return how close the errors came to the tolerance in the verification's gate, which uses new inputs."""
+    """Return how close the errors came to their limit in the verification's gate, which uses new inputs."""
     stage = result.get("stages", {}).get("gate", {})
     if facts.best is None or facts.proof is None or facts.proof.trial != facts.best.number:
         return ""
@@ -87,13 +87,16 @@ def _gate(report: object) -> TextTable:
     if left.get("runs") == 1:
         checks.pop("differing_bytes", None)  # a single run cannot differ
     rows = [(words, plain(left.pop(name))) for name, words in _FIGURES.items() if name in left]
-    rows += [(f"largest error ÷ tolerance, {_words(kind)} inputs", plain(share)) for kind, share in spent.items()]
+    if limit_name(left.get("worst")) == "bound":
+        rows = [(words.replace("÷ tolerance", "÷ bound"), value) for words, value in rows]
+    limit = limit_name(left.get("worst"))
+    rows += [(f"largest error ÷ {limit}, {_words(kind)} inputs", plain(share)) for kind, share in spent.items()]
     rows += [(GATE_COUNTS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
     match left.pop("worst", None):
         case {"output": output, "index": [*index], "got": got, "expected": expected, "allowed": allowed, **more}:
             text = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"
             kind = _words(str(more.get("input_set", "")))
-            rows.append(("element closest to its tolerance", f"{text} ({kind} inputs)"))
+            rows.append((f"element closest to its {limit}", f"{text} ({kind} inputs)"))
     match left.pop("timed_calls", None):
         case {"changed": [*changed], "calls": calls, "kept": kept}:
             text = f"changed in one of {calls} graph calls: {plain(changed) or 'nothing'}; {kept} elements compared"
@@ -227,7 +230,7 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
 
 
 def _largest_error_text(facts: Facts, gate: Mapping[str, Any]) -> str:
-    """Return the gate's largest error relative to the tolerance as the end of a sentence, or an empty string."""
+    """Return the gate's largest error relative to its limit as the end of a sentence, or an empty string."""
     checks = {problem: report.get("checks") for problem, report in gate.items() if isinstance(report, Mapping)}
     shares = {problem: found.get("of_tolerance") for problem, found in checks.items() if isinstance(found, Mapping)}
     spent = [
@@ -240,7 +243,9 @@ def _largest_error_text(facts: Facts, gate: Mapping[str, Any]) -> str:
     if not spent:
         return ""
     share, kind, problem = max(spent)
-    return f"; at most {percent(share)} of the tolerance ({_words(kind)} inputs at {facts.record.in_words(problem)})"
+    report = gate[problem]
+    limit = "its bound" if limit_name(report.get("worst")) == "bound" else "the tolerance"
+    return f"; at most {percent(share)} of {limit} ({_words(kind)} inputs at {facts.record.in_words(problem)})"
 
 
 def ablation(facts: Facts) -> dict[str, Any]:

@@ -1,5 +1,23 @@
 """Results in Python: `evokern.load_study(...)` reads a database on any machine."""
 
-from evokern.results.study import StudyResults, load_study
+from evokern.results.study import (
+    ExportFormat,
+    SearchResult,
+    StudyResults,
+    StudySummary,
+    given_path,
+    list_studies,
+    load_study,
+    stored_name,
+)
 
-__all__ = ["StudyResults", "load_study"]
+__all__ = [
+    "ExportFormat",
+    "SearchResult",
+    "StudyResults",
+    "StudySummary",
+    "given_path",
+    "list_studies",
+    "load_study",
+    "stored_name",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,31 @@ def trials_dataframe(trials: Iterable[Trial], genes: Sequence[str]) -> pandas.Da
     Raises:
         UsageError: pandas is not installed.
     """
-    try:
-        import pandas
-    except ImportError as error:
-        raise UsageError(
-            "trials_dataframe needs pandas, which is not installed; run `pip install pandas`, or use `.trials` instead"
-        ) from error
+    pandas = notebook_library("pandas", "trials_dataframe")
     rows = [_row(trial, genes) for trial in trials]
     return pandas.DataFrame({column: [row[column] for row in rows] for column in _columns(genes)}).astype(
         {"time_us": float, "ci95_low_us": float, "ci95_high_us": float, "occupancy": float}
     )
+
+
+def notebook_library(name: str, method: str) -> Any:
+    """Import a library of the extra `evokern[notebook]`.
+
+    Args:
+        name: name of the library.
+        method: method that needs it, for the message.
+
+    Raises:
+        UsageError: the library is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        top = name.partition(".")[0]
+        raise UsageError(
+            f"{method} needs {top}, which is not installed; run `pip install 'evokern[notebook]'` or "
+            f"`pip install {top}`, or use `.trials` instead"
+        ) from error
 
 
 def _columns(genes: Sequence[str]) -> list[str]:

@@ -1,28 +1,33 @@
-"""A stored study as a Python object, with its champion, trials, data frame, report and export.
+"""A stored study or the result of a search as a Python object, with its champion, trials, plot, report and export.
 
 Importing this module is cheap, because the code that reads databases is imported only when needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from evokern.errors import EvokernError, StudyError, UsageError, suggestion
+from evokern.escaping import repr_of
 from evokern.files import write_whole
 
 if TYPE_CHECKING:
     import pandas
+    import plotly.graph_objects
 
+    from evokern.declaration.genes import Value
+    from evokern.search import EndReason, SessionResult
     from evokern.store import Reader, StudyRecord
-    from evokern.study.trial import Trial
+    from evokern.study.trial import Outcome, Trial
 
-Format = Literal["cu", "t4", "trace"]
+ExportFormat = Literal["cu", "t4", "trace"]
 """Output format of `StudyResults.export`."""
-FORMATS: tuple[Format, ...] = ("cu", "t4", "trace")
 
 
 def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> StudyResults:
@@ -38,9 +43,76 @@ def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> Stu
     """
     from evokern.store import open_readonly
 
-    path = Path(db)
+    path = given_path("db", db)
     with open_readonly(path) as reader:
-        return StudyResults(path, reader.study(name))
+        return StudyResults(path, reader.study(stored_name(name)))
+
+
+@dataclass(frozen=True, repr=False)
+class StudySummary:
+    """One study of a database, as `list_studies` returns it."""
+
+    name: str
+    """Name of the study."""
+    kernel: str
+    """Name of the kernel."""
+    problems: tuple[str, ...]
+    """Problems in readable form, such as `B=2 S=512`."""
+    device: str
+    """Device model."""
+    trials: int
+    """Number of recorded trials."""
+    best_time_us: float | None
+    """Time of the champion in µs; None if no trial has been measured."""
+
+    __repr__ = repr_of("name", "device", "trials", "best_time_us")
+
+
+def list_studies(db: str | Path = "evokern.db") -> list[StudySummary]:
+    """Return a summary of each study in a database, starting with the study searched last.
+
+    Args:
+        db: database that stores the results.
+
+    Raises:
+        StoreError: the database does not exist or cannot be read.
+    """
+    from evokern.store import open_readonly
+
+    found = []
+    with open_readonly(given_path("db", db)) as reader:
+        for record in reader.studies():
+            best = reader.best(record)
+            problems = tuple(record.in_words(problem) for problem in record.problems)
+            trials, time_us = sum(reader.outcomes(record).values()), best.time_us if best else None
+            found.append(StudySummary(record.name, record.kernel, problems, record.device, trials, time_us))
+    return found
+
+
+def stored_name(name: str | None) -> str | None:
+    """Return the name of a stored study that a caller gives.
+
+    Raises:
+        StudyError: the value is not a name.
+    """
+    if name is None or isinstance(name, str):
+        return name
+    raise StudyError(f"study = {reprlib.repr(name)}; use the name of a study, or None for the study searched last")
+
+
+def given_path(name: str, path: str | Path) -> Path:
+    """Return a path that a caller gives.
+
+    Args:
+        name: name of the argument, for the message.
+        path: the path.
+
+    Raises:
+        UsageError: the value is not a path.
+    """
+    if isinstance(path, (str, os.PathLike)) and os.fspath(path):
+        return Path(path)
+    raise UsageError(f"{name} = {reprlib.repr(path)}; use the path of a file")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,10 +143,50 @@ class StudyResults:
             return reader.best(record)
 
     @property
+    def best_params(self) -> dict[str, Value]:
+        """Value of each gene of the champion, by name; empty if no trial has been measured."""
+        best = self.best
+        return best.params if best else {}
+
+    @property
+    def best_time_us(self) -> float | None:
+        """Time of the champion in µs, or None if no trial has been measured."""
+        best = self.best
+        return best.time_us if best else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of the fastest baseline divided by the time of the champion; None if either is unknown."""
+        best = self._summary()["best"]
+        return best["speedup"] if best else None
+
+    @property
     def trials(self) -> list[Trial]:
         """All recorded trials in number order, without timing samples."""
+        return self.get_trials()
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self.trials)
+
+    def get_trials(self, outcomes: str | Outcome | Iterable[str | Outcome] | None = None) -> list[Trial]:
+        """Return the recorded trials in number order, without timing samples.
+
+        Args:
+            outcomes: one outcome or several, such as `"measured"`; None for all.
+
+        Raises:
+            UsageError: an outcome is unknown.
+        """
+        from evokern.study.trial import Outcome
+
+        several = isinstance(outcomes, Iterable) and not isinstance(outcomes, str)
+        given: Any = Outcome if outcomes is None else outcomes if several else [outcomes]
+        try:
+            wanted = {Outcome(one) for one in given}
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         with self._reading() as (reader, record):
-            return list(reader.trials(record))
+            return [trial for trial in reader.trials(record) if trial.outcome in wanted]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -103,6 +215,17 @@ class StudyResults:
         with self._reading() as (reader, record):
             return trials_dataframe(reader.trials(record), [gene.name for gene in record.genes])
 
+    def plot_convergence(self) -> plotly.graph_objects.Figure:
+        """Return a Plotly figure of the time of each measured trial, the best time so far, and the baseline.
+
+        Raises:
+            UsageError: Plotly is not installed.
+        """
+        from evokern.results.plot import convergence
+
+        with self._reading() as (reader, record):
+            return convergence(record, reader.trials(record), reader.baseline(record))
+
     def report(self, path: str | Path = "report.html") -> Path:
         """Write an HTML report that works offline, and return its path.
 
@@ -115,12 +238,12 @@ class StudyResults:
         from evokern.report import page
 
         with self._reading() as (reader, record):
-            return _write(Path(path), page(reader, record.name).encode())
+            return _write(given_path("path", path), page(reader, record.name).encode())
 
     def export(
         self,
         path: str | Path = "best.cu",
-        format: Format = "cu",
+        format: ExportFormat = "cu",
         *,
         trial: int | None = None,
         problem: int = 0,
@@ -142,9 +265,11 @@ class StudyResults:
             KernelError: the kernel's code differs from the code that the trial ran, and the stored copy is not trusted.
             UsageError: the format is unknown or does not take a trial, or the file cannot be written.
         """
-        if format not in FORMATS:
-            raise UsageError(f"unknown export format {format!r}: {suggestion(str(format), FORMATS)}")
-        file = Path(path)
+        if format not in get_args(ExportFormat):
+            raise UsageError(f"unknown export format {format!r}: {suggestion(str(format), get_args(ExportFormat))}")
+        file = given_path("path", path)
+        if not all(value is None or hasattr(value, "__index__") for value in (trial, problem)):
+            raise UsageError(f"trial = {trial!r}, problem = {problem!r}; use whole numbers")
         with self._reading() as (reader, record):
             if format != "cu":
                 if trial is not None or problem:
@@ -162,8 +287,7 @@ class StudyResults:
 
     def __repr__(self) -> str:
         try:
-            with self._reading() as (reader, record):
-                summary = reader.summary(record)
+            summary = self._summary()
         except EvokernError as error:
             return f"<study {self.name!r} of {self.db}: {error}>"
         from evokern.results.overview import summary_line
@@ -175,6 +299,10 @@ class StudyResults:
 
         with self._reading() as (reader, record):
             return overview_html(reader, record)
+
+    def _summary(self) -> Mapping[str, Any]:
+        with self._reading() as (reader, record):
+            return reader.summary(record)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Reader, StudyRecord]]:
@@ -189,6 +317,45 @@ class StudyResults:
                     f"evokern.load_study(db={str(self.db)!r})"
                 )
             yield reader, record
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchResult(StudyResults):
+    """Result of a search: the study with the reason why the session ended.
+
+    `best` and `summary`, and all values derived from them, are those at the end of the session.
+    """
+
+    _session: SessionResult
+    """The session as of its end."""
+
+    @property
+    def study(self) -> str:
+        """Name of the study."""
+        return self._session.study
+
+    @property
+    def end(self) -> EndReason:
+        """Reason why the session ended."""
+        return self._session.end
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user stopped the session."""
+        return self._session.interrupted
+
+    @property
+    def best(self) -> Trial | None:
+        """The champion with its timing samples, or None if no trial has been measured."""
+        return self._session.best
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The object that `evokern show --json` prints, without hints."""
+        return dict(self._session.summary)
+
+    def _summary(self) -> Mapping[str, Any]:
+        return self._session.summary
 
 
 def _write(file: Path, content: bytes) -> Path:

@@ -68,7 +68,7 @@ def _declares(node: ast.AST) -> bool:
         case ast.Call(func=function):
             return isinstance(function, ast.Name) and function.id in _CALLED
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
-            return owner in ("c", "p") and not name.startswith("_")
+            return owner in ("c", "p") and (name.isupper() or not name.startswith("_")) and not name.startswith("__")
         case ast.Name(id=name):
             return not name.startswith("__")
     return isinstance(node, _ALLOWED_NODES) and not isinstance(node, ast.Attribute)

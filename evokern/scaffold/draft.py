@@ -17,14 +17,16 @@ from evokern.scaffold.infer import (
     Evidence,
     evidence,
     find_level_and_grid,
+    problems_at,
     size_of,
     tensors_of,
     with_read_constants,
 )
-from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name
-from evokern.scaffold.probe import Prober
+from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name, without_fields
+from evokern.scaffold.probe import LATER_ONLY, Prober, Run
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
-from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, block_values, neighbours, read_kernel, without_fields
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, block_values, neighbours, read_kernel
+from evokern.simt import Finding
 
 _WRITABLE = re.compile(
     r"^[ \t]*(?:static\s+)?__device__\s+(?!const\b|constexpr\b|__)(?:[\w:<>]+[\s*]+)+?(\w+)\s*"
@@ -54,6 +56,10 @@ class Draft:
     """Where grid and block come from, for example `line 12`."""
     launch_guess: str = ""
     """Why grid and block are guesses; empty if the file states them."""
+    faults: tuple[str, ...] = ()
+    """Findings in the kernel, one sentence each; the user must correct them before anything else."""
+    compile_error: str = ""
+    """The compiler's first error; empty if the kernel compiles."""
     reference: str = ""
     """CPU version of the kernel in the file."""
     expected: str = ""
@@ -107,28 +113,50 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         if reading.launch_line and reading.plan.grid:
             launch_guess += f"; the file's launch ({reading.launch_line}) leaves some unwritten"
         else:
-            launch_guess += "; no launch could be read from the file"
+            launch_guess += f"; {reading.unread}"
     notes = []
     for tensor in tensors:
         share = _share(plan, found, tensor)
         if tensor.name in found.covered and share < 1 and reading.launch_line and not launch_guess and not known_launch:
             notes.append(f"kernel.py: the launch on {reading.launch_line} writes {100 * share:.0f} % of {tensor.name} "
                          f"({', '.join(tensor.shape)}); check its grid")  # fmt: skip
-    if not known_launch:
+    if not known_launch and not found.exceeded:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
     notes += _architecture_note(prober, plan)
+    small = small_problems(plan, tensors, None if found.exceeded else prober)  # which drops problems with findings
     return Draft(
         function=reading.function.name,
         plan=plan,
         source=reading.source,
         tensors=tensors,
-        small=small_problems(plan, tensors, prober),
+        small=small,
         study=study_problem(plan, tensors, reading.literals),
         launch_from=reading.launch_line,
         launch_guess=launch_guess,
+        faults=_excess_faults(prober, plan, found, tensors, small),
         notes=tuple(notes),
         state={name: data for run in found.runs for name, data in run.changed.items()},
     )
+
+
+def _excess_faults(
+    prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor], small: Sequence[Mapping[str, int]]
+) -> tuple[str, ...]:
+    """Return a sentence for each buffer that the kernel exceeds, with the line of the first access beyond it."""
+    made = []
+    for name, stated in found.exceeded.items():
+        place = "kernel.cu"
+        for problem in small:
+            sizes = {t.name: size_of(t, plan, problem, LIMITS[-1]) for t in tensors}
+            exact = {each: size if each == name else 2 * size + 64 for each, size in sizes.items()}
+            finding = prober.run(plan, problem, limit=LIMITS[-1], exact=exact).finding
+            if finding and finding.kind == "out_of_bounds":
+                place = f"{finding.file or 'kernel.cu'}:{finding.line}"
+                break
+        elements = " * ".join(stated.axes).replace("p.", "").replace("c.", "")
+        made.append(f"{place}: out of bounds: {name} has {elements} elements ({stated.where}), and the kernel accesses "
+                    "elements beyond them; correct the check, or the size in kernel.py")  # fmt: skip
+    return tuple(made)
 
 
 def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
@@ -227,8 +255,21 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
     plan = reading.plan
     if not plan.grid:
         plan = replace(plan, grid=(f"ceil_div(p.{plan.fields[0].name}, {plan.block[0]})",))
-    problem = {f.name: 64 for f in plan.fields}
-    why = prober.run(plan, problem).why or "no run shows what the kernel writes"
+    program = _default_program(prober, plan)
+    error = program if isinstance(program, str) and LATER_ONLY not in program else ""
+    problems = [{f.name: 64 for f in plan.fields}, *problems_at(plan.fields, 1, len(plan.grid) < 2)]
+    problem, run = next(((p, r) for p in problems if not (r := prober.run(plan, p)).ok), (problems[0], Run({})))
+    why = error or run.why or "no run shows what the kernel writes"
+    fault = "" if error or run.finding is None else _fault_in_block(plan, run.finding, problem, reading)
+    note = f"kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel ({why})"
+    if run.ok and not error:
+        note = "kernel.py: roles, shapes and launch are guesses; the kernel ran, but wrote no element of a buffer"
+        if any(touch.written for touch in run.touches.values()):
+            note = "kernel.py: roles, shapes and launch are guesses; no tried grid writes a whole buffer"
+    if fault:
+        note = "kernel.py: roles, shapes and launch are guesses, because the finding ends every run"
+    if error:
+        note = "kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel"
     const = {p.name for p in reading.function.parameters if p.const}
     shape = tuple(f"p.{f.name}" for f in plan.fields[:2])
     tensors = tuple(
@@ -246,7 +287,26 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         small=small_problems(plan, tensors, None),
         study=study_problem(plan, tensors, reading.literals),
         launch_from=reading.launch_line,
-        launch_guess="" if reading.launch_line else "the kernel did not run",
+        launch_guess="" if reading.launch_line else f"{reading.unread}, and no run shows them",
         state=dict.fromkeys(_WRITABLE.findall(reading.source), b""),
-        notes=(f"kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel ({why})",),
+        faults=(fault,) if fault else (),
+        compile_error=error,
+        notes=(note,),
+    )
+
+
+def _fault_in_block(plan: Plan, finding: Finding, problem: Mapping[str, int], reading: KernelReading) -> str:
+    """Return a sentence about an access outside shared or local memory, whose size the source or the launch states."""
+    if finding.kind != "out_of_bounds" or not re.search(r"\.(?:shared|local)\b", finding.instruction):
+        return ""
+    space = "local" if ".local" in finding.instruction else "shared"
+    block = " x ".join(str(size) for size in plan.extents(plan.block, plan.defaults, problem) if size > 1)
+    values = " ".join(f"{name}={value}" for name, value in problem.items())
+    dynamic = plan.value(plan.shared, plan.defaults, problem)
+    guess = "" if reading.launch_line else ", which is a guess"
+    bytes_ = f" and {dynamic:,} bytes of dynamic shared memory{guess}" if dynamic and space == "shared" else ""
+    return (
+        f"{finding.file or 'kernel.cu'}:{finding.line}: out of bounds: {finding.allocation or 'an access'}, byte "
+        f"{finding.offset:,}, is outside {space} memory at {values} with blocks of {block or 1} threads{bytes_}; "
+        "correct the index or the size"
     )

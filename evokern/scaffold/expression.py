@@ -5,11 +5,83 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_TOKEN = re.compile(r"\s*(?:(sizeof\s*\(\s*[\w: ]+\s*\))|((?:\w+::)*[A-Za-z_]\w*)|(\d+)[uUlL]*(?![\w.])|(<<|>>)|(.))")
+_TOKEN = re.compile(
+    r"\s*(?:(sizeof\s*\(\s*[\w: ]+\s*\))|((?:\w+::)*[A-Za-z_]\w*)|(\d+)[uUlL]*(?![\w.])"
+    r"|(<<|>>|[<>=!]=|[<>]|&&|\|\|)|(.))"
+)
+_OPERATORS = {"&&": "and", "||": "or"}
 _SIZES = {"float": 4, "double": 8, "half": 2, "__half": 2, "int": 4, "char": 1, "__nv_bfloat16": 2, "unsigned": 4,
           "unsigned int": 4, "float2": 8, "float4": 16, "bool": 1, "short": 2, "long long": 8}  # fmt: skip
 _CASTS = {"int", "unsigned", "size_t", "long", "dim3", "uint", "uint32_t", "int32_t"}
-_STATIC_CAST = re.compile(r"\bstatic_cast\s*<[^<>]*>|\(\s*(?:unsigned int|unsigned|int|size_t|uint)\s*\)")
+_STATIC_CAST = re.compile(
+    r"\bstatic_cast\s*<[^<>]*>|\(\s*(?:unsigned int|unsigned|int|size_t|uint|int64_t)\s*\)|"
+    r"(?<=\w)<\s*[a-z_]\w*\s*>(?=\s*\()"
+)
+_CEIL = re.compile(r"\b(?:std::)?ceilf?\s*\(")
+_REAL_CAST = re.compile(
+    r"\(\s*(?:float|double)\s*\)|\bstatic_cast\s*<\s*(?:float|double)\s*>|(?<![\w.])1\.0*[fF]?\s*\*|"
+    r"\b(?:float|double)\s*(?=\()"
+)
+_FUNCTION = re.compile(
+    r"\b(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*|noexcept\s*)*\{\s*return\s+([^;{}]+);\s*\}|"
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w, \t]*)\)[ \t]+((?:.*\\\n)*.*)$", re.MULTILINE
+)  # fmt: skip
+
+
+def one_line_functions(text: str) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Return the functions that only return an expression, and the macros with parameters: name → parameters, body."""
+    found = {}
+    for match in _FUNCTION.finditer(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)):
+        name, parameters, body = filter(lambda part: part is not None, match.groups())
+        words = [re.findall(r"\w+", one.partition("=")[0]) for one in parameters.split(",")]
+        if all(words) and name != words[0][-1]:
+            found[name] = tuple(one[-1] for one in words), body.replace("\\\n", " ")
+    return found
+
+
+def inlined(text: str, functions: Mapping[str, tuple[tuple[str, ...], str]]) -> str:
+    """Return an expression with calls of known one-line functions replaced by their bodies."""
+    for _ in range(8):
+        for match in re.finditer(r"(?:\w+::)*\b(\w+)\s*(?:<[\w ]*>\s*)?\(", text):
+            parameters, body = functions.get(match[1], ((), ""))
+            end = _closing(text, match.end())
+            given = _arguments(text[match.end() : end])
+            if not parameters or len(given) != len(parameters):
+                continue
+            words = re.split(r"([A-Za-z_]\w*)", body)
+            values = {name: f"({value})" for name, value in zip(parameters, given, strict=True)}
+            body = "".join(values.get(word, word) for word in words)
+            text = f"{text[: match.start()]}({body}){text[end + 1 :]}"
+            break
+        else:
+            break
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    """Return the index of the bracket that closes the one before `start`."""
+    depth = 1
+    for index in range(start, len(text)):
+        depth += (text[index] in "([{") - (text[index] in ")]}")
+        if not depth:
+            return index
+    return len(text)
+
+
+def _arguments(text: str) -> list[str]:
+    """Split a text at its commas outside brackets."""
+    return [text[a:b].strip() for a, b in _parts(text, ",")]
+
+
+def _parts(text: str, separator: str) -> list[tuple[int, int]]:
+    depth, starts = 0, [0]
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == separator and not depth:
+            starts.append(index + 1)
+    return list(zip(starts, [start - 1 for start in starts[1:]] + [len(text)], strict=True))
+
+
 _CEIL_DIV = {"cdiv", "ceildiv", "divup", "idivup", "ceil_div", "div_up", "div_ceil", "divceil", "ceil_divide"}
 
 
@@ -28,8 +100,12 @@ def to_python(expression: str, names: Mapping[str, str], locals_: Mapping[str, s
     """
     if depth > 6:
         return None
+    expression = _STATIC_CAST.sub(" ", _rounded_up(expression))
+    if (chosen := _conditional(expression)) is not None:
+        parts = [to_python(part, names, locals_, depth + 1) for part in chosen]
+        return None if None in parts else f"({parts[1]} if {parts[0]} else {parts[2]})"
     pieces: list[str] = []
-    for size, word, number, shift, other in _TOKEN.findall(_STATIC_CAST.sub(" ", expression)):
+    for size, word, number, shift, other in _TOKEN.findall(expression):
         if size:
             kind = size[size.index("(") + 1 : -1].strip()
             known = names.get(f"sizeof {kind}", _SIZES.get(kind))
@@ -44,7 +120,7 @@ def to_python(expression: str, names: Mapping[str, str], locals_: Mapping[str, s
         elif number:
             pieces.append(names.get(number, number))
         elif shift:
-            pieces.append(f" {shift} ")
+            pieces.append(f" {_OPERATORS.get(shift, shift)} ")
         elif other in "+-*%(),":
             pieces.append(f" {other} " if other in "+-*%" else ", " if other == "," else other)
         elif other == "/":
@@ -57,6 +133,39 @@ def to_python(expression: str, names: Mapping[str, str], locals_: Mapping[str, s
     except SyntaxError:
         return None
     return text
+
+
+def _rounded_up(expression: str) -> str:
+    """Replace `ceil((double)a / b)` by `ceil_div(a, b)`."""
+    match = _CEIL.search(expression)
+    if match is None:
+        return expression
+    end = _closing(expression, match.end())
+    inner = expression[match.end() : end].strip()
+    while inner.startswith("(") and _closing(inner, 1) == len(inner) - 1:
+        inner = inner[1:-1].strip()
+    parts = _parts(inner, "/")
+    made = inner
+    if len(parts) == 2 and (_REAL_CAST.search(inner) or "." in inner):
+        (a, b), (c, d) = parts
+        over, under = (
+            re.sub(r"(?<=\d)\.0*[fF]?(?!\w)", "", _REAL_CAST.sub(" ", part)) for part in (inner[a:b], inner[c:d])
+        )
+        made = f"ceil_div({over}, {under})"
+    return expression[: match.start()] + made + _rounded_up(expression[end + 1 :])
+
+
+def _conditional(expression: str) -> tuple[str, str, str] | None:
+    """Return the condition and both values of `a ? b : c`, or None for another expression."""
+    bare = expression.strip()
+    while bare.startswith("(") and _closing(bare, 1) == len(bare) - 1:
+        bare = bare[1:-1].strip()
+    parts = _parts(bare, "?")
+    if len(parts) < 2:
+        return None
+    condition, rest = bare[slice(*parts[0])], bare[parts[1][0] :]
+    colons = [stop for _, stop in _parts(rest.replace("::", "  "), ":")]
+    return (condition, rest[: colons[0]], rest[colons[0] + 1 :]) if len(colons) > 1 else None
 
 
 def _word(word: str, names: Mapping[str, str], locals_: Mapping[str, str], depth: int) -> str | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 from math import prod
 
 from evokern.declaration.kernel import DTYPE_BYTES
-from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan, StatedSize
 from evokern.scaffold.probe import FEW_THREADS, MOST_THREADS, Prober, Run, Touch
-from evokern.scaffold.shapes import Fit, fit, row_major
+from evokern.scaffold.shapes import LARGEST_BORDER, Fit, fit, row_major
+from evokern.scaffold.stated_sizes import inclusive_check
 
 INDEX_LIMIT = "INDEX_LIMIT"
 """Name of the constant in the draft that limits integers that are used as indices."""
@@ -42,6 +43,8 @@ class Evidence:
     """Written buffer → whether all of it was written."""
     indexed: bool = False
     """Whether integers of an input determine which elements the kernel accesses."""
+    exceeded: Mapping[str, StatedSize] = field(default_factory=dict)
+    """Buffer → its size according to the file, if every run accesses a few elements beyond it: a defect."""
 
     @property
     def ok(self) -> bool:
@@ -92,9 +95,9 @@ def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> 
     free = [field for field in fields if not field.choices]
     made = _multiples_of(free, level, flat)
     for turn, problem in enumerate(made):
-        for at, field in enumerate(field for field in fields if field.choices):
-            numbers = [choice for choice in field.choices if isinstance(choice, int)]
-            problem[field.name] = numbers[(turn + at + 1) % len(numbers)]
+        for at, one in enumerate(one for one in fields if one.choices):
+            numbers = [choice for choice in one.choices if isinstance(choice, int)]
+            problem[one.name] = numbers[(turn + at + 1) % len(numbers)]
     return [{field.name: problem[field.name] for field in fields} for problem in made]
 
 
@@ -145,6 +148,7 @@ def evidence(
         atoms[INDEX_LIMIT] = list(LIMITS[: len(chosen)])
     fits: dict[str, Fit | None] = {}
     covered: dict[str, bool] = {}
+    exceeded: dict[str, StatedSize] = {}
     for argument in (*plan.arguments, *plan.constants):
         if not argument.is_tensor:
             continue
@@ -156,7 +160,43 @@ def evidence(
             fits[argument.name] = _grid_fit(plan, chosen, [touch.extent for touch in touches], config)
         if any(touch.written for touch in touches):
             covered[argument.name] = all(touch.distinct == touch.extent for touch in touches)
-    return Evidence(level, tuple(chosen), tuple(runs), fits, covered)
+        if stated := _exceeded(prober.source, plan, argument, chosen, touches):
+            exceeded[argument.name] = stated
+            fits[argument.name] = Fit(stated.axes, exact=True)
+    return Evidence(level, tuple(chosen), tuple(runs), fits, covered, exceeded=exceeded)
+
+
+def _exceeded(
+    source: str, plan: Plan, argument: DraftArgument, problems: Sequence[Mapping[str, int]], touches: Sequence[Touch]
+) -> StatedSize | None:
+    """Return a buffer's size according to the file if every run exceeds it by the same few elements or rows.
+
+    An excess that depends on the problem comes from a kernel without checks, which needs whole tiles.
+    """
+    stated = plan.stated.get(argument.name)
+    if stated is None and any(touch.first for touch in touches):
+        return None  # the kernel counts from 1
+    for size in (stated,) if stated else _checked_sizes(source, plan):
+        try:
+            extents = [[plan.value(axis, plan.defaults, problem) for axis in size.axes] for problem in problems]
+        except (ArithmeticError, AttributeError):  # depends on a number without a field
+            continue
+        excess = [touch.extent - prod(axes) for touch, axes in zip(touches, extents, strict=True)]
+        rows = [[prod(axes) // max(1, axes[at]) for axes in extents] for at in range(len(size.axes))]
+        few = len({*excess}) == 1 and 1 <= excess[0] <= LARGEST_BORDER
+        if size.axes and (few or excess in rows):
+            return size
+    return None
+
+
+def _checked_sizes(source: str, plan: Plan) -> Iterator[StatedSize]:
+    """Yield the products of fields that contain a number which a check in the kernel includes, as `i <= n` does."""
+    fields = [f"p.{field.name}" for field in plan.fields]
+    for argument in plan.arguments:
+        check = inclusive_check(source, argument.name) if argument.expression in fields else ""
+        for size in range(3) if check else ():
+            others = [name for name in fields if name != argument.expression]
+            yield from (StatedSize((argument.expression or "", *more), check) for more in combinations(others, size))
 
 
 def _grid_fit(
@@ -181,7 +221,7 @@ def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = Fals
     best: Evidence | None = None
     if plan.grid and plan.block:
         for level in levels(plan):
-            if level > MODEST and best is not None and _enough(best, known_launch):
+            if best is not None and (prober.exhausted or (level > MODEST and _enough(best, known_launch))):
                 break
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
             if best is None or found.rank > best.rank:
@@ -229,6 +269,8 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
     for level in (1, 32, 128, *levels(plan)[len(LEVELS) :]):
         for group in _grids(plan):
             for grid in group:
+                if prober.exhausted:
+                    break
                 trial = replace(plan, grid=grid)
                 found = evidence(prober, trial, level, 2, small, FEW_THREADS)
                 if not found.ok:
@@ -298,6 +340,7 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
     for argument in (*plan.constants, *plan.arguments):
         if not argument.is_tensor:
             continue
+        stated = found.exceeded.get(argument.name)
         shape = found.fits[argument.name]
         touches = [run.touches[argument.name] for run in found.runs]
         why = [argument.why] if argument.why else []
@@ -313,15 +356,16 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
         elif written and not whole:
             role = "inout"
             share = min(t.distinct / max(1, t.extent) for t in touches)
-            why.append(
-                f"runs write only {100 * share:.0f} % of the buffer, so the other elements must keep their values"
-            )
+            part = f"only {min(99, int(100 * share))} %" if share < 1 else "perhaps not all"
+            why.append(f"runs write {part} of the buffer, so the other elements must keep their values")
         elif written and read:
             why.append("written before it is read: an output or a workspace")
         if not shape.exact:
             why.append("the smallest product of fields that covers the accessed elements")
-        elif any(re.fullmatch(r"p\.\w+ [+-] \d+", axis) for axis in shape.axes):
-            why.append("the buffer has a border, or a check in the kernel is off by one")
+        elif stated:
+            why.append(f"{stated.where} states this size, but the kernel accesses elements beyond it")
+        elif argument.name not in plan.stated and any(re.fullmatch(r"p\.\w+ [+-] \d+", axis) for axis in shape.axes):
+            why.append("unknown size: the kernel accesses this many elements, and the file states no size")
         extra = ""
         if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
             extra = f"high={INDEX_LIMIT} - 1"
@@ -343,7 +387,8 @@ def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) 
 
 def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int) -> int:
     """Return the number of elements of a drafted buffer for a problem."""
-    return prod(limit if axis == INDEX_LIMIT else plan.value(axis, plan.defaults, problem) for axis in tensor.shape)
+    axes = (axis.replace(INDEX_LIMIT, str(limit)) for axis in tensor.shape)
+    return prod(plan.value(axis, plan.defaults, problem) for axis in axes)
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:

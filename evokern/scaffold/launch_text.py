@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evokern.cuda_source import CudaSource, KernelFunction, LaunchSite, Macro
-from evokern.scaffold.expression import to_python
+from evokern.scaffold.expression import inlined, one_line_functions, to_python
 from evokern.scaffold.plan import split_tuple, unused_name
 
 WHOLE = {
@@ -24,7 +24,17 @@ def find_launch(source: CudaSource, entry: KernelFunction) -> LaunchSite | None:
     """Return the first launch whose arguments match the kernel's parameters, preferably in the file itself."""
     sites = [site for site in source.launches if site.kernel.rpartition("::")[2] == entry.name]
     fitting = [site for site in sites if len(site.arguments) == len(entry.parameters)]
-    return next((site for site in fitting if not site.file), fitting[0] if fitting else None)
+    found = next((site for site in fitting if not site.file), fitting[0] if fitting else None)
+    return found and _with_functions(source, found)
+
+
+def _with_functions(source: CudaSource, site: LaunchSite) -> LaunchSite:
+    """Return a launch whose expressions contain the bodies of the file's one-line functions instead of calls."""
+    functions = one_line_functions(source.text)
+    functions = {name: made for name, made in functions.items() if name not in constant_names(source)}
+    grid, block, shared = (inlined(text, functions) for text in (site.grid, site.block, site.shared))
+    definitions = tuple((name, inlined(text, functions)) for name, text in site.definitions)
+    return replace(site, grid=grid, block=block, shared=shared, definitions=definitions)
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,7 @@ def _block_variables(text: str, locals_: Mapping[str, str], names: Mapping[str, 
     waiting = [text]
     seen: set[str] = set()
     while waiting:
-        for word in re.findall(r"(?:\w+::)*[A-Za-z_]\w*", waiting.pop(0)):
+        for word in re.findall(r"\b(?:\w+::)*[A-Za-z_]\w*\b(?!\s*\()", waiting.pop(0)):
             if word in seen or word in names or "::" in word or word in _NO_VARIABLE:
                 continue
             seen.add(word)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -66,6 +66,16 @@ class DraftArgument:
 
 
 @dataclass(frozen=True)
+class StatedSize:
+    """Size of a buffer according to the file."""
+
+    axes: tuple[str, ...]
+    """Python text of each extent, over fields and genes; empty if a part is unknown."""
+    where: str
+    """Place of the statement in words."""
+
+
+@dataclass(frozen=True)
 class DraftTensor:
     """A buffer of the kernel."""
 
@@ -106,6 +116,8 @@ class Plan:
     """Additional compiler options."""
     constants: tuple[DraftArgument, ...] = ()
     """`__constant__` arrays that the host fills."""
+    stated: Mapping[str, StatedSize] = field(default_factory=dict)
+    """Buffer → its size according to the file."""
 
     @property
     def defaults(self) -> dict[str, int | str]:
@@ -146,6 +158,19 @@ class Plan:
         return (*(f"-D{name}={value}" for name, value in macros.items()), *self.options)
 
 
+def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
+    """Return the plan with fields that affect no buffer size turned into constant arguments."""
+    arguments = tuple(
+        replace(
+            a, expression=str(values.get(a.name.upper(), 1)), why="not a field, because no buffer size depends on it"
+        )
+        if a.expression and a.expression.removeprefix("p.") in names
+        else a
+        for a in plan.arguments
+    )
+    return replace(plan, arguments=arguments, fields=tuple(f for f in plan.fields if f.name not in names))
+
+
 def _whole_clusters(blocks: str, cluster: str) -> str:
     """Return Python text of a grid extent, rounded up to a multiple of the cluster's extent."""
     if cluster == "1":
@@ -174,7 +199,7 @@ def _compiled(text: str) -> CodeType:
     """Compile an expression that contains only arithmetic over `c.NAME` and `p.NAME`."""
     tree = ast.parse(text.strip(), mode="eval")
     for node in ast.walk(tree):
-        hidden = isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        hidden = isinstance(node, ast.Attribute) and node.attr.startswith("__")
         called = isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _KNOWN)
         if not isinstance(node, _MAY_STAND) or hidden or called:
             raise ValueError(f"{text!r} is not an arithmetic expression")

@@ -27,6 +27,10 @@ from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 10_000_000
 """Instruction limit of one run in warp instructions, several seconds; a correct guess needs fewer."""
+LATER_ONLY = "drafts support at most"
+"""Part of the error for a kernel that compiles only for a later architecture."""
+ALL_INSTRUCTIONS = 60_000_000
+"""Number of warp instructions of all runs after which no further grids are tried: about a minute."""
 MOST_THREADS = 1 << 20
 """Maximum number of threads in one run; larger guessed grids give no more information."""
 FEW_THREADS = 1 << 18
@@ -35,6 +39,8 @@ MOST_ROOM = 32 << 20
 """Maximum size of a buffer in bytes."""
 LEAST_ROOM = 1 << 16
 """Minimum size of a buffer in bytes."""
+LEAST = 100_000
+"""Warp instructions that even the shortest run counts for: compiling and starting it takes as long."""
 FILLED = 1 << 20
 """Number of random elements in a buffer, which repeat after that."""
 
@@ -53,6 +59,8 @@ class Touch:
     """Whether the run read an element that it had not written before."""
     in_place: bool
     """Whether an element was read before it was written."""
+    first: int = 0
+    """Index of the first accessed element."""
 
     @property
     def extent(self) -> int:
@@ -68,6 +76,8 @@ class Run:
     """Buffer → its accesses."""
     why: str = ""
     """Reason why the run ended early; empty if it did not."""
+    finding: simt.Finding | None = None
+    """Finding that ended the run, or the first finding of a sanitized run."""
     contents: Mapping[str, Any] | None = None
     """Buffer contents after the run as bytes, if requested."""
     changed: Mapping[str, bytes] = field(default_factory=dict)
@@ -91,6 +101,12 @@ class Prober:
         self.source = source
         self.chips = chips
         self._programs: dict[tuple[tuple[str, ...], str], SimulatedProgram | str] = {}
+        self._executed = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the runs together took so long that only necessary ones should follow."""
+        return self._executed > ALL_INSTRUCTIONS
 
     def program(self, entry: str, options: tuple[str, ...]) -> SimulatedProgram | str:
         """Return the compiled program, or the compiler's error."""
@@ -110,7 +126,7 @@ class Prober:
             if not needs_later_architecture(made.message):
                 return made.message
             if len(self.chips) == 1:
-                return f"{made.message}; drafts support at most {self.chips[0].architecture}"
+                return f"{made.message}; {LATER_ONLY} {self.chips[0].architecture}"
             self.chips = self.chips[1:]  # other configurations need the same feature
 
     def run(
@@ -172,14 +188,17 @@ class Prober:
         launch = Launch(entry, grid, block, names, shared, cluster=cluster)
         try:
             with recording(memory, Footprint(memory)) as footprint:
+                most = INSTRUCTIONS // 10 if self.exhausted else INSTRUCTIONS
                 result = program.launch(
-                    launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, until_fatal=True
+                    launch, given, memory, instruction_limit=most, sanitize=sanitize, until_fatal=True
                 )
+            self._executed += max(result.warp_instructions, LEAST)
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
-        why = "" if result.completed else _reason(result)
-        if sanitize and not why and result.findings:
-            why = f"{result.findings[0].kind} in kernel.cu:{result.findings[0].line}"
+        finding = next(iter(result.findings if sanitize else ()), None) if result.completed else result.fatal
+        why = "" if result.completed else "it did not end"
+        if finding:
+            why = f"{finding.kind} in kernel.cu:{finding.line}"
         buffers = {argument.name: given[argument.name] for argument in plan.arguments if argument.is_tensor}
         touches = {
             argument.name: _touch(footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype])
@@ -193,7 +212,7 @@ class Prober:
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         changed = {name: program.initial(name) for name in program.changed(memory)}
-        return Run(touches, why, contents, changed)
+        return Run(touches, why, finding, contents, changed)
 
 
 _UNTOUCHED = Touch(0, 0, 0, False, False)
@@ -203,12 +222,6 @@ def _room_of(program: SimulatedProgram, name: str) -> int:
     """Return the size of a `__constant__` array in bytes; 0 if the compiled code lacks it."""
     symbol = symbol_of(name, program.module.variables)
     return program.module.variables[symbol].size if symbol else 0
-
-
-def _reason(result: simt.LaunchResult) -> str:
-    if result.fatal is not None:
-        return f"{result.fatal.kind} in kernel.cu:{result.fatal.line}"
-    return "it did not end"
 
 
 def _whole(dtype: str) -> bool:
@@ -255,8 +268,9 @@ def _scalar(argument: DraftArgument, number: int | None) -> Any:
 
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:
     read, written, found = footprint.of(buffer, width)
+    accessed = np.flatnonzero(read | written)
     return Touch(_extent_of(read), _extent_of(written), int(np.count_nonzero(written)), bool(found.any()),
-                 bool((found & written).any()))  # fmt: skip
+                 bool((found & written).any()), int(accessed[0]) if accessed.size else 0)  # fmt: skip
 
 
 def _extent_of(marks: Any) -> int:

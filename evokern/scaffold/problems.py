@@ -21,7 +21,7 @@ STUDY_ELEMENTS = 1 << 22
 
 def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Plan:
     """Find each field's divisor; store it as a constraint if it depends on a gene, otherwise in the field."""
-    level = _clean_level(prober, plan, found, tensors)
+    level = 1 if found.exceeded else _clean_level(prober, plan, found, tensors)
     if level == 1:
         return plan
     base = {f.name: found.problems[0][f.name] if f.choices else level for f in plan.fields}
@@ -33,7 +33,7 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
         needed = _needed(prober, plan, tensors, base, field.name, level)
         units = _tile_units(plan, field.name, needed) if needed > 1 else []
         if not units:
-            why = "with other values, runs reach outside a buffer or leave elements unwritten"
+            why = _tail_fault(prober, plan, tensors, {**base, field.name: level + 1})
             fields.append(replace(field, multiple_of=needed, why=why) if needed > 1 else field)
             continue
         fields.append(field)
@@ -80,6 +80,15 @@ def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: M
     return run.ok and all(
         run.touches[tensor.name].distinct == sizes[tensor.name] for tensor in tensors if tensor.role == "output"
     )
+
+
+def _tail_fault(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> str:
+    """Return what is wrong at a problem with a tail, for the comment on the divisor."""
+    sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
+    finding = prober.run(plan, problem, limit=LIMIT, exact=sizes, sanitize=True).finding
+    if finding is None:
+        return "with other values, runs leave elements unwritten"
+    return f"with other values, {finding.kind.replace('_', ' ')} at kernel.cu:{finding.line}"
 
 
 def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
@@ -153,7 +162,15 @@ def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
 
 def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: int, blocks: int, tails: bool) -> int:
     """Return the field value for which the grid axis has a given number of blocks, the last one complete or partial."""
-    if plan.extents(plan.grid, plan.defaults, values)[axis] >= blocks + 1:
+
+    def number(value: int) -> int:
+        """Return the number of blocks; 0 if the launch is impossible."""
+        try:
+            return plan.extents(plan.grid, plan.defaults, {**values, name: value})[axis]
+        except ZeroDivisionError:
+            return 0
+
+    if number(values[name]) >= blocks + 1:
         return values[name]
 
     def first(wanted: int) -> int:
@@ -161,7 +178,7 @@ def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: 
         low, high = 0, MOST_STEPS
         while low + 1 < high:
             middle = (low + high) // 2
-            if plan.extents(plan.grid, plan.defaults, {**values, name: middle * multiple})[axis] >= wanted:
+            if number(middle * multiple) >= wanted:
                 high = middle
             else:
                 low = middle

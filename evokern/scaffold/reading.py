@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from evokern.cuda_source import (
     ELEMENT_TYPES,
@@ -27,6 +27,7 @@ from evokern.scaffold.expression import to_python
 from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find_launch, read_launch
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
 from evokern.scaffold.source_text import device_source
+from evokern.scaffold.stated_sizes import allocated_sizes
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
@@ -49,6 +50,8 @@ class KernelReading:
     """Device code of the kernel and its dependencies, with an `#error` for each missing macro."""
     launch_line: str = ""
     """Location of the launch that sets grid and block; empty if no launch could be read."""
+    unread: str = ""
+    """Reason why no launch could be read; empty if one could."""
     literals: Mapping[str, int] = field(default_factory=dict)
     """Field → number that the file's launch passes for it."""
 
@@ -69,6 +72,13 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     if not any(parameter.pointer for parameter in function.parameters):
         if values:
             raise _by_value(function, values[0])
+        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *_REAL}]
+        if deduced:
+            raise SourceError(
+                f"{function.signature}: the type of {deduced[0].name} is a template argument, but a drafted kernel "
+                "passes only pointers and numbers; change the kernel's parameters, or check an instance with "
+                "`evokern sanitize --entry`"
+            )
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
     point = _with_arguments(source, function, wanted, site)
     named = entry_words([point.expression or function.name])
@@ -84,28 +94,42 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     types = _types(function, point, text, written | {n: str(v) for n, v in sizes.items()})
     names = constant_names(source) | {gene.name: f"c.{gene.name}" for gene in genes} | given
     names |= {name: f"p.{name}" for name in sizes}
-    fields = _fields(function, sizes)
+    fields = _fields(function, sizes, types)
     launch = None
     if site:
-        names |= _passed(function, site, names)
+        names |= _passed(function, site, names, types)
         known = {name: int(value) for name, value in constant_names(source).items() if value.isdigit()}
         launch = read_launch(site, names, text, known)
-    block, block_genes = _block(function, launch, names, text)
+    unread = _unread(site, launch)
+    block, block_genes = _block(function, launch, names, text, unread)
     macros_of = {name: f"p.{name}" for name in sizes}
+    arguments = tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)}))
     plan = Plan(
         entry=entry,
         genes=(*genes, *template_genes, *block_genes),
         fields=fields,
-        arguments=tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)})),
+        arguments=arguments,
         grid=launch.grid if launch else (),
         block=block,
         shared=_shared(source, function, launch, block),
         cluster=_cluster(function, names),
         macros=macros_of,
         constants=constants_of(text, types),
+        stated=allocated_sizes(source, function, site, arguments, names),
     )
     literals = dict(sizes.items())
-    return KernelReading(function, plan, text, f"line {site.line}" if site and launch and launch.grid else "", literals)
+    return KernelReading(function, plan, text, f"line {site.line}" if site and not unread else "", unread, literals)
+
+
+def _unread(site: LaunchSite | None, launch: LaunchText | None) -> str:
+    """Return why a launch does not state grid and block, or an empty string if it does."""
+    if site is None or launch is None:
+        return "the file does not launch the kernel"
+    lost = [(what, text) for what, text, made in (("grid", site.grid, launch.grid), ("block", site.block, launch.block))
+            if not made]  # fmt: skip
+    return " and ".join(
+        f"the {what} `{text}` of the launch on line {site.line} could not be read" for what, text in lost
+    )
 
 
 def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
@@ -123,7 +147,10 @@ def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
 
 
 def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
-    """Yield numeric macros in the kernel's code, except masks and the warp size, which cannot change."""
+    """Yield numeric macros in the kernel's code, except masks and the warp size, which cannot change.
+
+    Macros of the compiler, and those that depend on the platform (defined in several branches), cannot change either.
+    """
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     # A macro on the command line would also replace a template parameter of the same name.
     given = re.findall(r"\btemplate\s*<([^{;]*?)>", code)
@@ -134,6 +161,8 @@ def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
             macro.function_like
             or macro.name not in used
             or macro.name in shadowed
+            or macro.name.startswith("__")
+            or len(re.findall(rf"^[ \t]*#[ \t]*define[ \t]+{macro.name}\b", code, re.MULTILINE)) > 1
             or re.fullmatch(r"\w*WARP_?(SIZE|SZ)\w*", macro.name, re.I)
         ):
             continue
@@ -165,6 +194,13 @@ def _with_arguments(
     if not function.template or "<" in (wanted or ""):
         return source.entry(wanted or function.qualified)
     given = _split(site.template_arguments) if site else []
+    heads = re.findall(r"\btemplate\s*<([^{;()]*?)>\s*(?!class|struct|using)\w", source.text)
+    deduced = {"scalar_t"} | {word for head in heads for word in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", head)}
+    deduced -= {*constant_names(source), *dict(site.definitions if site else ())}
+    given = [
+        _default_argument(p.type, p.default) if word in deduced else word
+        for p, word in zip(function.template, given, strict=False)
+    ] + given[len(function.template) :]  # a host template or torch's dispatch decides such an argument
     given += [_default_argument(p.type, p.default) for p in function.template[len(given) :]]
     return EntryPoint(function, None, f"{function.qualified}<{', '.join(given)}>")
 
@@ -245,20 +281,23 @@ def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapp
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
 
-def _fields(function: KernelFunction, sizes: Mapping[str, int]) -> tuple[DraftField, ...]:
-    whole = [p.name.upper() for p in function.parameters if not p.pointer and p.base in WHOLE]
+def _fields(function: KernelFunction, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[DraftField, ...]:
+    whole = [p.name.upper() for p in function.parameters if not p.pointer and types.get(p.base, p.base) in WHOLE]
     return tuple(DraftField(name) for name in dict.fromkeys(whole)) + tuple(DraftField(name) for name in sizes) or (
         DraftField("N"),
     )
 
 
-def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]) -> dict[str, str]:
+def _passed(
+    function: KernelFunction, site: LaunchSite, names: Mapping[str, str], types: Mapping[str, str]
+) -> dict[str, str]:
     """Return a map of the launch's variables that are passed for the kernel's numbers to fields."""
     found: dict[str, str] = {}
     for parameter, argument in zip(function.parameters, site.arguments, strict=True):
         # A variable passed for several parameters does not show which of them the grid depends on.
         once = site.arguments.count(argument) == 1 and re.fullmatch(r"[A-Za-z_]\w*", argument)
-        if not parameter.pointer and parameter.base in WHOLE and once and argument not in names:
+        whole = not parameter.pointer and types.get(parameter.base, parameter.base) in WHOLE
+        if whole and once and argument not in names:
             found[argument] = f"p.{parameter.name.upper()}"
     return found
 
@@ -306,7 +345,7 @@ def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) ->
 
 
 def _block(
-    function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str
+    function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str, unread: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Return the block's extents and genes from the launch, or else from launch bounds or index arithmetic."""
     bound = to_python(function.launch_bounds[0], names, {}) if function.launch_bounds else None
@@ -324,7 +363,7 @@ def _block(
         )
     if bound:
         return split_tuple(bound), ()
-    return _block_by_index(function, names, text)
+    return _block_by_index(function, names, text, unread)
 
 
 def _within_bound(
@@ -357,7 +396,7 @@ def _block_numbers(launch: LaunchText) -> dict[str, int]:
 
 
 def _block_by_index(
-    function: KernelFunction, names: Mapping[str, str], text: str
+    function: KernelFunction, names: Mapping[str, str], text: str, unread: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Guess the block from `blockIdx.x * BLOCK + threadIdx.x`; an extent without a macro becomes a gene."""
     axes = [axis for axis in "xyz" if f"threadIdx.{axis}" in text] or ["x"]
@@ -375,8 +414,7 @@ def _block_by_index(
             continue
         gene = unused_name(f"BLOCK_{axis.upper()}", text)
         default = 256 if len(axes) == 1 else 16
-        genes.append(DraftGene(gene, block_values(default), default, "the file does not launch the kernel",
-                               BLOCK_DOC))  # fmt: skip
+        genes.append(DraftGene(gene, block_values(default), default, unread, BLOCK_DOC))
         extents.append(f"c.{gene}")
     return tuple(extents), tuple(genes)
 
@@ -423,21 +461,10 @@ def _arguments(
 
 
 def _by_value(function: KernelFunction, parameter: Parameter) -> SourceError:
+    what = f"{function.signature}: {parameter.type} {parameter.name}"
+    if "..." in parameter.type:
+        return SourceError(f"{what} is a parameter pack, but a drafted kernel has a fixed number of parameters")
     return SourceError(
-        f"{function.signature}: {parameter.type} {parameter.name} is a structure passed by value, but a drafted kernel "
-        "passes only pointers and numbers; change the kernel's parameters, or check it with `evokern sanitize --arg "
-        "struct:[…]`"
+        f"{what} is neither a pointer nor a number, but a drafted kernel passes only those; change the kernel's "
+        "parameters, or, if it is a structure, check it with `evokern sanitize --arg struct:[…]`"
     )
-
-
-def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
-    """Return the plan with fields that affect no buffer size turned into constant arguments."""
-    arguments = tuple(
-        replace(
-            a, expression=str(values.get(a.name.upper(), 1)), why="not a field, because no buffer size depends on it"
-        )
-        if a.expression and a.expression.removeprefix("p.") in names
-        else a
-        for a in plan.arguments
-    )
-    return replace(plan, arguments=arguments, fields=tuple(f for f in plan.fields if f.name not in names))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
-from evokern.files import read_text, write_text
+from evokern.files import link_outside, read_text, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
@@ -30,6 +30,8 @@ class Scaffold:
     """Paths of the written files."""
     confirm: tuple[str, ...]
     """Points for the user to complete or confirm, one sentence each."""
+    compiles: bool = True
+    """Whether the source compiles; otherwise the first point is the compiler's first error."""
 
 
 def scaffold(
@@ -112,7 +114,8 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
         "kernel.py": kernel_py(name, origin, made),
         "reference.h": reference_h(made),
     }
-    return _written(name, root, texts, study_toml(name, made), tuple(_to_confirm(made)))
+    written = _written(name, root, texts, study_toml(name, made), tuple(_to_confirm(made)))
+    return replace(written, compiles=not made.compile_error)
 
 
 def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
@@ -136,6 +139,8 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
 def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
     """Write a kernel's files (name → text) and its study."""
     folder, study_path = root / "kernels" / name, root / "studies" / f"{name}.toml"
+    if why := link_outside(folder) or link_outside(study_path.parent):
+        raise UsageError(f"{why}; remove the link, or run the command in another folder")
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:  # created concurrently by another `init`
@@ -149,11 +154,15 @@ def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confir
 
 def _to_confirm(made: Draft) -> list[str]:
     plan = made.plan
-    notes = ["kernel.py: write `reference`; reference.h: write the same computation in double precision"]
+    notes = [f"the source does not compile: {made.compile_error}"] if made.compile_error else []
+    notes += made.faults
+    notes.append("kernel.py: write `reference`; reference.h: write the same computation in double precision")
     guessed = [tensor.name for tensor in made.tensors if tensor.why]
     notes.append("kernel.py: confirm shapes and roles of " + ", ".join(tensor.name for tensor in made.tensors))
-    if guessed:
+    if guessed and len(guessed) < len(made.tensors):
         notes[-1] += f" (guesses: {', '.join(guessed)})"
+    elif guessed:
+        notes[-1] += f" ({'all are guesses' if len(guessed) > 1 else 'a guess'})"
     if plan.genes:
         notes.append("kernel.py: confirm the values of " + ", ".join(gene.name for gene in plan.genes))
     else:
@@ -164,6 +173,6 @@ def _to_confirm(made: Draft) -> list[str]:
     if numbers:
         notes.append("kernel.py: confirm the numbers passed for " + ", ".join(numbers))
     notes += made.notes
-    notes.append("kernel.py: confirm the tolerance and the number of operations per call")
+    notes.append("kernel.py: confirm the number of operations per call")
     notes.append("the study: confirm the problem")
     return notes

@@ -7,16 +7,16 @@ database. It then creates or resumes the study, runs the search loop (`loop`), a
 from evokern.search._session import resume_study, search_study
 from evokern.search._stop import signal_handler
 from evokern.search.request import SessionPart, SessionRequest, WorkerFactories
-from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
+from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress, SessionResult
 
 __all__ = [
     "ArmProgress",
     "EndReason",
     "OnProgress",
     "Progress",
-    "SearchResult",
     "SessionPart",
     "SessionRequest",
+    "SessionResult",
     "WorkerFactories",
     "resume_study",
     "search_study",

@@ -1,7 +1,8 @@
 """Failures of a search: the recent ones for displays, and the rule that ends a search in which nothing is right.
 
-One cause that depends on no gene ends a search early. This is so if every combination of values of the genes that reach
-its place has failed (`evokern.compile.failure_cause`); too many of these genes only delay the end.
+One cause that depends on no gene ends a search early. Every value of each gene that reaches its place must have failed.
+Genes that may be parts of one condition must have failed in every combination (`evokern.compile.failure_cause`). Too
+many of these genes only delay the end.
 """
 
 from __future__ import annotations
@@ -77,7 +78,11 @@ class FailureWatch:
     """Decision whether a search can still succeed, from its recorded trials."""
 
     def __init__(
-        self, space: Space, reaching: Callable[[Cause], frozenset[str]], ignored: frozenset[int] = frozenset()
+        self,
+        space: Space,
+        reaching: Callable[[Cause], frozenset[str]],
+        ignored: frozenset[int] = frozenset(),
+        alone: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """Create the decision for a search without trials.
 
@@ -85,11 +90,13 @@ class FailureWatch:
             space: genes and feasibility rules.
             reaching: returns the genes on which a cause may depend.
             ignored: numbers of trials of earlier kernel code.
+            alone: returns the genes whose values matter one by one, not in combination.
         """
-        self._space, self._reaching, self._ignored = space, reaching, ignored
+        self._space, self._reaching, self._ignored, self._alone = space, reaching, ignored, alone
         self._seen: dict[int, tuple[Config, Cause | None]] = {}
         self._right = False
         self._genes: dict[Cause, tuple[str, ...]] = {}
+        self._single: dict[Cause, frozenset[str]] = {}
         self._possible: dict[tuple[tuple[str, Value], ...], bool] = {}
         self._decided: tuple[int, bool] = (0, False)
 
@@ -116,6 +123,18 @@ class FailureWatch:
             self._decided = count, count >= NOTHING_RIGHT or self._same_cause()
         return self._decided[1]
 
+    def undecided(self, in_flight: int) -> bool:
+        """Whether the trials in flight may end the search: further ones would be in vain.
+
+        Args:
+            in_flight: number of trials without a result.
+        """
+        count = len(self._seen)
+        if self._right or not count < SAME_CAUSE <= count + in_flight:
+            return False
+        causes = {cause for _, cause in self._seen.values()}
+        return len(causes) == 1 and causes != {None}
+
     def _same_cause(self) -> bool:
         """Return whether one cause explains every failure and depends on no gene."""
         causes = {cause for _, cause in self._seen.values()}
@@ -124,14 +143,22 @@ class FailureWatch:
             return False
         if cause not in self._genes:
             self._genes[cause] = tuple(sorted(self._reaching(cause)))
-        genes = self._genes[cause]
-        values = [self._space.gene(name).values for name in genes]
-        if math.prod(map(len, values)) > _MOST_COMBINATIONS:
+            self._single[cause] = self._alone()
+        genes, single = self._genes[cause], self._single[cause]
+        joint = tuple(name for name in genes if name not in single)
+        return all(self._failed(part) for part in (joint, *((name,) for name in genes if name in single)))
+
+    def _count(self, name: str) -> int:
+        return len(self._space.gene(name).values)
+
+    def _failed(self, genes: tuple[str, ...]) -> bool:
+        """Return whether every feasible combination of values of some genes has failed."""
+        if math.prod(map(self._count, genes)) > _MOST_COMBINATIONS:
             return False
         failed = {tuple(config[name] for name in genes) for config, _ in self._seen.values()}
         return not any(
             combination not in failed and self._feasible(tuple(zip(genes, combination, strict=True)))
-            for combination in product(*values)
+            for combination in product(*(self._space.gene(name).values for name in genes))
         )
 
     def _feasible(self, chosen: tuple[tuple[str, Value], ...]) -> bool:

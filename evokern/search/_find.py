@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from evokern.cluster import RayRequest
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.feasibility import feasible_space
+from evokern.declaration.kernel import Kernel
 from evokern.device import Device
 from evokern.device.opening import open_device
 from evokern.device.recorded.table import Table, TableDevice
@@ -37,10 +39,14 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
     found = study if isinstance(study, Study) else find_study(str(study))
     if request.inputs == "normal":
         found = replace(found, gate=replace(found.gate, inputs="normal"))
+    if request.kernel is not None and not isinstance(request.kernel, Kernel):
+        raise StudyError(f"kernel = {request.kernel!r}; use an evokern.Kernel")
     chosen = found.device if request.device is None else request.device
     if isinstance(chosen, str):
         found = replace(found, device=chosen)
         opened = _open(chosen, request.cluster)
+    elif not all(callable(getattr(chosen, method, None)) for method in ("start", "submit", "poll", "close")):
+        raise DeviceError(f"device = {chosen!r}; use a name such as cuda:0, or an object with the methods of a device")
     else:
         opened = chosen
     try:
@@ -61,6 +67,8 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
                 "times are not comparable. Choose the recording with --device replay:FILE"
             )
         loaded = request.kernel or kernel_of(found, trust=request.trust)
+        with found.blamed("[gate]"):
+            loaded = judged_in(loaded, found.gate.precision)
         with found.blamed("problems"):
             problems = problems_of(found, loaded)
         with found.blamed("[limits]"):

@@ -11,19 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from evokern.compile.failure_cause import Cause, genes_reaching
-from evokern.declaration.genes import Config
+from evokern.compile.failure_cause import Cause, genes_acting_alone, genes_reaching
 from evokern.device import Device, Task
 from evokern.device.contract import DEFAULT_US, MeasuresRates, MeasuresRounds, Remeasures, StartReport, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
-from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
-from evokern.samplers.sampler_process import SamplerPlan, SamplerProcess
-from evokern.search._arms import ArmSchedule, control_seed
+from evokern.samplers import History, Sampler
+from evokern.samplers.sampler_process import SamplerProcess
 from evokern.search._failures import FailureWatch
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, handle_stop_signals
-from evokern.search._warm import load_requested_prior, warm_start
+from evokern.search._warm import control_of, create_sampler, load_requested_prior, sampler_of, schedule_of, warm_start
 from evokern.search.baseline_comparison import compare_with_baseline
 from evokern.search.champion import INTERRUPTED, TIME_WITHOUT_BUDGET_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
@@ -39,9 +37,8 @@ from evokern.search.identity import (
 from evokern.search.loop import Limits, Loop
 from evokern.search.neighbours import infeasible_neighbours
 from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
-from evokern.search.results import EndReason, OnProgress, SearchResult
+from evokern.search.results import EndReason, OnProgress, SessionResult
 from evokern.store import Session, Store, StudyRecord, fastest_baseline, open_readonly
-from evokern.study.discovery import WorkerContext
 from evokern.study.settings import check_control
 from evokern.study.trial import Proposal, Trial
 from evokern.wording import count_noun, duration
@@ -63,7 +60,7 @@ def run(
     on_progress: OnProgress,
     factories: WorkerFactories,
     part: SessionPart = WHOLE,
-) -> SearchResult:
+) -> SessionResult:
     """Create or resume a study, search it, and close its device.
 
     Args:
@@ -120,7 +117,7 @@ def run(
                     store, record, target, request.warm_start, offer, reporter.note, begins=begins,
                     neighbours=part.neighbours,
                 )  # fmt: skip
-                sampler = _create_sampler(stack, record, target, prior)
+                sampler = create_sampler(stack, record, target, prior)
                 end = _one_session(
                     target, session, proposals, trials, reporter, stop, began, sampler, request, factories, part
                 )
@@ -142,7 +139,7 @@ def run(
             if held := store.fold_in():
                 reporter.note(held)
     with open_readonly(db) as reader:
-        return SearchResult(record.name, db, end, reader.best(record), reader.summary(record))
+        return SessionResult(db, record, end, reader.best(record), reader.summary(record))
 
 
 def _one_session(
@@ -232,7 +229,12 @@ def _failure_watch(target: SearchTarget, session: Session) -> FailureWatch:
             return frozenset(gene.name for gene in target.space.genes)
         return genes_reaching(target.kernel, target.space, target.problems[0], cause)
 
-    return FailureWatch(target.space, reaching, frozenset(session.of_earlier_code))
+    def alone() -> frozenset[str]:
+        if target.table is not None:
+            return frozenset()
+        return genes_acting_alone(target.kernel, target.space, target.problems[0])
+
+    return FailureWatch(target.space, reaching, frozenset(session.of_earlier_code), alone)
 
 
 def _pending_verification_s(
@@ -382,61 +384,6 @@ def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: S
             store.delete_prior(planned)  # stored as positions of gene values, which have changed
         store.update(planned, target.sources())
     return planned
-
-
-def _create_sampler(stack: ExitStack, record: StudyRecord, target: SearchTarget, prior: Prior | None) -> Sampler:
-    """Return a study's sampler; with several GPUs, it runs in its own process, which the stack closes.
-
-    In the same process as the loop, the sampler would limit the rate to 46 trials per second (two H100s, 62 compilers).
-    """
-    if record.sampler != "evo" or target.table is not None or target.device.at_once == 1:
-        return sampler_of(record, target, prior)
-    process = SamplerProcess(
-        SamplerPlan(
-            WorkerContext.of(target.kernel, target.problems, target.limits),
-            target.study.genes,
-            record.sampler,
-            record.sampler_options,
-            record.seed,
-            _own_schedule(record),
-            prior,
-        )
-    )
-    stack.callback(process.close)
-    return process
-
-
-def _own_schedule(record: StudyRecord) -> TrialSchedule:
-    """Return the schedule of trials in flight that the study's sampler uses; it counts only its own trials."""
-    schedule = schedule_of(record)
-    return schedule if record.control == "none" else ArmSchedule.of(schedule, 2)
-
-
-def sampler_of(record: StudyRecord, target: SearchTarget, prior: Prior | None = None) -> Sampler:
-    """Build a study's sampler."""
-    own, explain = _own_schedule(record), _explain(target)
-    return make_sampler(record.sampler, target.space, record.sampler_options, record.seed, own, explain, prior)
-
-
-def schedule_of(record: StudyRecord) -> TrialSchedule:
-    """Return a study's schedule of trials in flight; studies without a stored ramp always use their maximum."""
-    return TrialSchedule(record.window, *(record.ramp or (record.window,)))
-
-
-def control_of(record: StudyRecord, target: SearchTarget) -> Sampler:
-    """Build the sampler of a study's control."""
-    own = ArmSchedule.of(schedule_of(record), 2)
-    return make_sampler(record.control, target.space, {}, control_seed(record.seed), own, _explain(target))
-
-
-def _explain(target: SearchTarget) -> Callable[[Config], str]:
-    violation = target.violation
-
-    def explain(config: Config) -> str:
-        found = violation(config)
-        return found.constraint if found else "infeasible"
-
-    return explain
 
 
 def _task(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
-from evokern.search.results import OnProgress, SearchResult
+from evokern.search.results import OnProgress, SessionResult
 
 if TYPE_CHECKING:
     from evokern.study.settings import Study
@@ -22,7 +22,7 @@ def search_study(
     on_progress: OnProgress | None,
     factories: WorkerFactories,
     part: SessionPart = WHOLE,
-) -> SearchResult:
+) -> SessionResult:
     """Search a study, or resume it from the database.
 
     Args:
@@ -48,7 +48,7 @@ def _searched(
     *,
     resumed: bool = False,
     part: SessionPart = WHOLE,
-) -> SearchResult:
+) -> SessionResult:
     from evokern.search._find import find
 
     target = find(study, request, resumed=resumed)
@@ -67,7 +67,7 @@ def resume_study(
     db: str | Path,
     on_progress: OnProgress | None,
     factories: WorkerFactories,
-) -> SearchResult:
+) -> SessionResult:
     """Resume a study from its copy in the database, without reading its TOML file.
 
     The kernel folder that the database names is not trusted; with `request.trust`, the stored copy of its code runs.

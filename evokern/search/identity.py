@@ -155,7 +155,7 @@ def study_of(record: StudyRecord) -> Study:
     """
     try:
         return _study_of(record)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, StudyError) as error:
         raise StoreError(
             f"the stored settings of study {record.name!r} are damaged ({type(error).__name__}: {error}); "
             "resume with the study's own file: `evokern search FILE.toml`"

@@ -351,7 +351,8 @@ class Loop:
         # the results.
         enough = self._limits.trials is not None and self.evaluated + len(self._in_flight) >= self._limits.trials
         visible = self.arms.last_visible_trial(len(self._proposals), self._limits.in_flight) < self._prefix
-        return visible and not (enough or self._exhausted or self._over_budget() or self.hopeless)
+        waits = self._watch is not None and self._watch.undecided(len(self._in_flight))
+        return visible and not (enough or waits or self._exhausted or self._over_budget() or self.hopeless)
 
     def _show(self, number: int) -> None:
         """Show a group the results that the proposal of a trial may see."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evokern.cluster import RayRequest
+from evokern.declaration.kernel import Kernel
+from evokern.device import Device
 from evokern.errors import StudyError
 from evokern.study.duration import parse_duration
-from evokern.study.settings import check_control, check_price, check_seed, check_trials
+from evokern.study.options import check_types, option
+from evokern.study.settings import CONTROLS, SAMPLERS, check_control, check_price, check_seed, check_trials
 
 if TYPE_CHECKING:
-    from evokern.cluster import RayRequest
-    from evokern.declaration.kernel import Kernel
-    from evokern.device import Device
     from evokern.store import StudyRecord
 
 
@@ -52,60 +53,116 @@ WHOLE = SessionPart()
 """The whole study, up to its own limits."""
 
 
-@dataclass(frozen=True)
-class SessionRequest:
-    """Options of one session; None keeps the study's stored value, or the study file's value for a new study."""
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest:
+    """Options of a session that resumes a study; None keeps the study's stored value."""
 
-    device: str | Device | None = None
-    """Device: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device object."""
-    cluster: RayRequest | None = None
-    """Ray cluster for a simulated device; None for this machine."""
-    kernel: Kernel | None = None
-    """The kernel, if it cannot be found by the name that the study gives."""
-    budget: str | float | None = None
-    """Total time over all sessions, for example `2h`; a number means seconds."""
-    extend: str | float | None = None
-    """Time to add to the study's budget."""
-    trials: int | None = None
-    """Total number of evaluated trials over all sessions."""
-    sampler: str | None = None
-    """Name of the sampler."""
-    seed: int | None = None
-    """Seed of the proposals."""
-    max_in_flight: int | None = None
-    """Maximum number of concurrent trials."""
-    control: str | None = None
-    """Name of the control, or `none`."""
-    warm_start: str | None = None
-    """Source of a new study's prior: `auto` (the default), `none`, `sim`, `DB:STUDY` or a recording."""
-    cost_per_hour: float | None = None
-    """Device price per hour."""
-    fresh: bool = False
-    """Whether to start over; the old study is kept as NAME.1."""
-    allow_changes: bool = False
-    """Whether to continue even if settings or code have changed."""
-    trust: bool = False
-    """Whether to trust the kernel folder from now on; on resume, whether to run the stored copy of its code."""
-    verify: bool = True
-    """Whether to verify the champion at the end, within the budget."""
-
-    inputs: str | None = None
-    """`normal`: check candidates on normal inputs only."""
-    keep_going: bool = False
-    """Whether to continue even if nothing was right (`FailureWatch`)."""
+    budget: str | float | None = option(
+        "Total time over all sessions, such as 2h, 1h30m or 45s. Default: the study's budget.",
+        python="A number means seconds.",
+        metavar="TIME",
+    )
+    extend: str | float | None = option("Add TIME, such as 30m, to the study's budget.", metavar="TIME")
+    trials: int | None = option(
+        "Stop after N evaluated trials over all sessions. Infeasible, duplicate and lost trials do not count. "
+        "Default: the study's limit, if any.",
+        metavar="N",
+        minimum=1,
+    )
+    device: str | Device | None = option(
+        "Device: auto (a GPU, otherwise a simulated L4), cuda:N, several GPUs (cuda:0,1 or cuda:all), sim:CHIP "
+        "(see `evokern list`) or replay:FILE. Default: the study's device.",
+        python="A device object is also possible.",
+        metavar="DEVICE",
+    )
+    cluster: RayRequest | None = option(
+        "Ray cluster whose hosts compile candidates and run them. Default: this machine."
+    )
+    cost_per_hour: float | None = option(
+        "Price of one device hour; `show` reports the total cost.", metavar="PRICE", minimum=0
+    )
+    keep_going: bool = option(
+        "Continue even if no candidate is correct. By default, a search stops after 350 incorrect trials. It "
+        "stops after 40 if they all fail for the same reason and no gene affects that reason.",
+        False,
+    )
+    allow_changes: bool = option("Continue a study even if its study file or kernel code has changed.", False)
+    trust: bool = option(
+        "Allow the database's copy of kernel.py to run if the kernel folder is missing, changed or not trusted.",
+        False,
+        python="The folder itself does not become trusted.",
+    )
+    verify: bool = option(
+        "Verify the champion at the end, within the budget. Default: True.",
+        True,
+        command_line="Skip verification of the champion; you can run `evokern verify` later.",
+    )
 
     def __post_init__(self) -> None:
+        check_types(self, ResumeRequest)
+        for name, time in (("budget", self.budget), ("extend", self.extend)):
+            if time is not None:
+                _seconds(name, time)
+        check_trials(self.trials)
+        check_price(self.cost_per_hour)
+
+
+def _seconds(name: str, time: str | float) -> float:
+    try:
+        return parse_duration(time)
+    except StudyError as error:
+        raise StudyError(f"{name} = {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest(ResumeRequest):
+    """Options of a session; None keeps the study's stored value, or the study file's value for a new study."""
+
+    sampler: str | None = option(
+        f"Sampler: {', '.join(SAMPLERS)}. Default: from the study file.", metavar="NAME", choices=SAMPLERS
+    )
+    seed: int | None = option("Random seed of the sampler. Default: from the study file.", metavar="N")
+    max_in_flight: int | None = option(
+        "Maximum number of concurrent trials; fixed once the study has started. The search begins with 4 at a "
+        "time and increases to this maximum. Default: enough to keep the device busy.",
+        metavar="N",
+    )
+    control: str | None = option(
+        "With random, every second trial is drawn at random, to compare the sampler with random search. "
+        "Default: from the study file.",
+        metavar="random|none",
+        choices=CONTROLS,
+    )
+    warm_start: str | None = option(
+        "Earlier results that seed a new study: auto, none, sim, another study (DB:STUDY) or a recording "
+        "(FILE). With auto, studies of the same kernel in the database are used, nearest problem first. With "
+        "sim, a simulation of this GPU is searched first. Default: auto; none with a control or on a recording "
+        "(replay:FILE).",
+        metavar="auto|none|sim|DB:STUDY|FILE",
+    )
+    fresh: bool = option("Start over; the old study is kept as NAME.1, or with the next free number.", False)
+    inputs: str | None = option(
+        "Check candidates on normal inputs only, not on large, subnormal or edge cases; every result says so. "
+        "Default: the inputs of the study (`gate.input_sets`).",
+        metavar="normal",
+    )
+    trust: bool = option("Trust the kernel folder: allow its kernel.py to run, now and in later commands.", False)
+    kernel: Kernel | None = option("Kernel, if it cannot be found by the name that the study gives.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_types(self, SessionRequest)
         if self.inputs not in (None, "normal"):
             raise StudyError(f"inputs = {self.inputs!r}; use normal, or omit it to use the inputs of the study")
-        for time in (self.budget, self.extend):
-            if time is not None:
-                parse_duration(time)
-        check_trials(self.trials)
         check_seed(self.seed)
         if self.max_in_flight is not None and not 1 <= self.max_in_flight <= 1024:
             raise StudyError(f"max_in_flight = {self.max_in_flight} is out of range; use 1 to 1024")
         check_control(self.control or "none", "")
-        check_price(self.cost_per_hour)
+
+    @classmethod
+    def of(cls, options: ResumeRequest) -> SessionRequest:
+        """Return the request with the options of another record."""
+        return cls(**{one.name: getattr(options, one.name) for one in fields(cls) if hasattr(options, one.name)})
 
     def applied(self, record: StudyRecord) -> StudyRecord:
         """Return the record with this session's limits and price applied.

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from evokern.declaration.genes import Gene
 from evokern.device.contract import ExecutorState, StartStep
+from evokern.escaping import repr_of
 from evokern.study.trial import Trial
+
+if TYPE_CHECKING:
+    from evokern.store import StudyRecord
 
 EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused", "no_success"]
 """Reason why a session ended: budget used up, trial limit reached, search space exhausted, or interrupted by the user.
@@ -102,6 +106,8 @@ class Progress:
     end: EndReason | None = None
     """Reason why the session ended; set at its last event."""
 
+    __repr__ = repr_of("event", "study", "trials", "best", "end")
+
     @property
     def speedup(self) -> float | None:
         """Time of the baseline divided by the time of the champion, if both are known."""
@@ -114,13 +120,13 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class SearchResult:
-    """Result of a search session."""
+class SessionResult:
+    """Result of a search session, as of its end."""
 
-    study: str
-    """Name of the study."""
     db: Path
     """Database with the study."""
+    record: StudyRecord
+    """Record of the study."""
     end: EndReason
     """Reason why the session ended."""
     best: Trial | None
@@ -134,7 +140,6 @@ class SearchResult:
         return self.end == "interrupted"
 
     @property
-    def speedup(self) -> float | None:
-        """Time of the baseline divided by the time of the champion, if both are known."""
-        best = self.summary["best"]
-        return best["speedup"] if best else None
+    def study(self) -> str:
+        """Name of the study."""
+        return self.record.name

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import (
     OUTSIDE,
@@ -42,6 +43,13 @@ def stored_kernel(
     Raises:
         KernelError: the folder's code differs from the trial's, and the stored copy is missing or not trusted.
     """
+    kernel = _stored_kernel(reader, record, digest, scratch, trust=trust, otherwise=otherwise)
+    return judged_in(kernel, record.settings.get("gate", {}).get("precision", "declared"))
+
+
+def _stored_kernel(
+    reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool, otherwise: str
+) -> Kernel:
     files = reader.source(digest)
     outside, instead = stored_outside(files), ""
     try:
@@ -105,7 +113,7 @@ def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust:
         if folder is not None and not distrust_reason(folder):
             return find_kernel(str(folder))
     otherwise = "to run the folder's current code and keep the old results, use --allow-changes"
-    return stored_kernel(reader, record, record.kernel_digest, scratch, trust=trust, otherwise=otherwise)
+    return _stored_kernel(reader, record, record.kernel_digest, scratch, trust=trust, otherwise=otherwise)
 
 
 def named_folder(record: StudyRecord) -> Path:

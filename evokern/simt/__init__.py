@@ -3,7 +3,8 @@
 from evokern.ptx.syntax import Entry, Param
 from evokern.simt.arguments import changed_variables, restore_variables
 from evokern.simt.counters import Counters
-from evokern.simt.launch import LaunchResult, launch, launch_many
+from evokern.simt.launch import launch, launch_many
+from evokern.simt.launch_run import LaunchResult
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module, parse
 from evokern.simt.sanitizer.findings import Finding

@@ -13,6 +13,7 @@ from typing import Any
 
 from evokern.errors import StoreError
 from evokern.files import is_file, is_folder, why_not_own
+from evokern.lock_file import locked_inode
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -97,6 +98,7 @@ def check_links(path: Path) -> None:
         side = Path(f"{path.resolve()}{suffix}")
         if why := why_not_own(side):
             raise StoreError(f"{path} cannot be used: {side}: {why}; SQLite would write to it. Remove {side}")
+    _check_log(path)
     if path.is_symlink() and not (is_file(path) and path.stat().st_size):
         raise StoreError(
             f"{path} is a link to {path.resolve()}, which is not a database; remove the link, or choose that file with "
@@ -106,6 +108,28 @@ def check_links(path: Path) -> None:
         raise StoreError(
             f"{path} is one of {names} hard links to the same file, and SQLite would corrupt it; make a separate copy "
             f"(`cp {path} {path}.own && mv {path}.own {path}`) or remove the other links"
+        )
+
+
+def _check_log(path: Path) -> None:
+    """Check that SQLite's log next to a database belongs to it, and not to a file that it replaced during a search.
+
+    SQLite would apply the log to the replacement, and so destroy it. It does not check whose log it is.
+
+    Raises:
+        StoreError: if the log belongs to another file.
+    """
+    database = path.resolve()
+    log, lock = Path(f"{database}-wal"), Path(f"{database}.lock")
+    try:
+        state, pending = database.stat(), log.stat().st_size
+    except OSError:
+        return
+    locked = locked_inode(lock) if pending else None
+    if locked is not None and locked != (state.st_dev, state.st_ino):
+        raise StoreError(
+            f"{path} was replaced while a search used it, and {log} belongs to the former file; wait until the search "
+            f"has ended. If no search is running, remove {log} and {lock}"
         )
 
 

@@ -52,6 +52,8 @@ class Lock:
         try:
             write_holder(self.path, self._file)
             self._lock_database(path)
+            state = os.fstat(self._descriptor)
+            write_holder(self.path, self._file, (state.st_dev, state.st_ino))
         except OSError as error:
             self.release()
             raise StoreError(f"{path} cannot be locked: {error.strerror}; choose another file with --db") from None

@@ -153,7 +153,7 @@ class StudyRecord:
         return {"total": total, "per_hour": self.cost_per_hour, "unit": self.cost_unit}
 
     @classmethod
-    def of(cls, row: Row) -> StudyRecord:
+    def of(cls, row: Mapping[str, Any]) -> StudyRecord:
         """Create the record from a row."""
         sampler = json.loads(row["sampler"])
         values = {name: row[name] for name in _PLAIN}

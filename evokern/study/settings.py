@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from evokern.declaration.genes import Value
 from evokern.errors import MAX_INTEGER, StudyError, UsageError, suggestion
+from evokern.escaping import repr_of
 
 MOST_RUNS = 1000
 """Maximum number of runs on one input set, and maximum number of input sets for timing."""
@@ -53,12 +55,20 @@ class GateSettings:
     renew_every: int = 8
     """Number of candidates after which a whole input set of a large problem is regenerated, if slices of it cannot be.
     The float64 references of six input sets then cost less per candidate than one whole reference."""
+    precision: Literal["declared", "f32"] = "declared"
+    """`declared`: each candidate is judged by the bound of its own arithmetic; `f32`: every candidate is judged by the
+    bound of float32 arithmetic, so that less precise ones are wrong."""
     inputs: Literal["study", "normal"] = "study"
     """`normal`: the search and the verification use only normal inputs; every result says so."""
 
     def __post_init__(self) -> None:
+        check_setting_types(self, "gate.")
         if self.inputs not in ("study", "normal"):
             raise StudyError(f"gate.inputs = {self.inputs!r}: {suggestion(self.inputs, ('study', 'normal'))}")
+        if self.precision not in ("declared", "f32"):
+            raise StudyError(f"gate.precision = {self.precision!r}: {suggestion(self.precision, ('declared', 'f32'))}")
+        if self.precision == "f32" and (self.atol is not None or self.rtol is not None):
+            raise StudyError('gate.precision = "f32" selects bounds, which gate.atol and gate.rtol replace; remove one')
         if self.inputs == "normal":
             object.__setattr__(self, "input_sets", ("normal",))  # the dataclass is frozen
         if not self.input_sets:
@@ -103,6 +113,7 @@ class TimingSettings:
     """Seconds after which a sequence of launches counts as hung."""
 
     def __post_init__(self) -> None:
+        check_setting_types(self, "timing.")
         if self.cache not in ("rotate", "flush"):
             raise StudyError(f"timing.cache = {self.cache!r}: {suggestion(self.cache, ('rotate', 'flush'))}")
         if not 3 <= self.min_samples <= self.max_samples <= MOST_SAMPLES:
@@ -135,6 +146,7 @@ class SimulationSettings:
     """Number of blocks of the full-size problem that are simulated for the predicted time."""
 
     def __post_init__(self) -> None:
+        check_setting_types(self, "simulation.")
         if self.instruction_limit < 1 or self.blocks < 1:
             raise StudyError("simulation.instruction_limit and simulation.blocks must be at least 1")
 
@@ -160,21 +172,25 @@ class SamplerSettings:
 
 @dataclass(frozen=True)
 class Study:
-    """Settings of a study, usually from a TOML file."""
+    """Settings of a study, usually from a TOML file.
+
+    Lists become tuples. A single problem may be text, and a gene may have a single value. The sampler may be its name.
+    The settings of gate, timing and simulation may be mappings.
+    """
 
     name: str
-    """File name without suffix."""
+    """Name of the study; for a file, its name without suffix."""
     kernel: str
     """Name or path of a kernel folder."""
-    problems: tuple[str | Mapping[str, Value], ...]
-    """Problems as text (`2,8,512,64`) or tables."""
+    problems: Sequence[str | Mapping[str, Value]]
+    """Problems as text (`B=2 S=512` or `2,512`) or mappings."""
     dtype: str | None = None
     """Data type, passed to every problem as `dtype` if the kernel has such a field."""
     device: str = "auto"
     """Device: auto, cuda[:N], sim:CHIP or replay:FILE."""
     limits: Mapping[str, int | str] = field(default_factory=dict)
     """Resource limits: `chip` uses the limits of another chip; other entries lower individual limits."""
-    genes: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    genes: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     """Genes that are restricted to some of their values, with these values."""
     sampler: SamplerSettings = field(default_factory=SamplerSettings)
     """Sampler with its options."""
@@ -203,8 +219,23 @@ class Study:
     """Path of the study's file."""
 
     def __post_init__(self) -> None:
+        plain = {
+            "problems": _problems(self.problems),
+            "genes": {gene: _gene_values(gene, values) for gene, values in _table("genes", self.genes).items()},
+            "limits": _table("limits", self.limits),
+            "sampler": _sampler(self.sampler),
+            "gate": _record("gate", GateSettings, self.gate),
+            "timing": _record("timing", TimingSettings, self.timing),
+            "simulation": _record("simulation", SimulationSettings, self.simulation),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
+        check_setting_types(self, skip=(*plain, "path"))
+        if self.path is None and (not self.name.isprintable() or not self.name or self.name.endswith(".toml")):
+            raise StudyError(f"name = {self.name!r}; use printable text without the suffix .toml")
         if not self.problems:
-            raise StudyError(f'study {self.name} has no problem; add for example problems = ["B=2 S=512"]')
+            fields = f'add problems = ["FIELD=VALUE …"] with the fields of kernel {self.kernel}'
+            raise StudyError(f"study {self.name} has no problem; {fields}")
         check_trials(self.trials)
         check_seed(self.seed)
         if self.window is not None and not 1 <= self.window <= 1024:
@@ -229,6 +260,119 @@ class Study:
             yield
         except mistake as error:
             raise StudyError(f"{self.path or self.name}: {key}: {error}") from error
+
+    def __repr__(self) -> str:
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        defaults = {name: getattr(Study(self.name, self.kernel, self.problems), name) for name in given}
+        required = ("name", "kernel", "problems")
+        shown = [name for name in given if name in required or given[name] != defaults[name]]
+        return repr_of(*shown)(self)
+
+
+def refuse_unknown(prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Reject unknown keys of a table.
+
+    Args:
+        prefix: the table's name followed by a full stop; empty for the study itself.
+        table: table to check.
+        known: valid keys.
+
+    Raises:
+        StudyError: a key is unknown; the message suggests the nearest known one.
+    """
+    for key in table:
+        if key not in known:
+            raise StudyError(f"unknown key {f'{prefix}{key}'!r}: {suggestion(key, known)}")
+
+
+def _table(key: str, given: object) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise StudyError(f"{key} is {given!r}; it must be a table [{key}]")
+    return dict(given)
+
+
+def _problems(given: object) -> tuple[str | Mapping[str, Value], ...]:
+    entries = [given] if isinstance(given, (str, Mapping)) else given
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, (str, Mapping)) for entry in entries):
+        raise StudyError(f'problems is {given!r}; use problems = ["B=2 S=512"] or [[problems]] tables')
+    return tuple(entries)
+
+
+def _gene_values(gene: str, given: object) -> tuple[Value, ...]:
+    single = isinstance(given, (str, Mapping)) or not isinstance(given, Iterable)
+    entries: list[Any] = [given] if single else list(given)  # type: ignore[call-overload]
+    entries = [entry if isinstance(entry, str) or not hasattr(entry, "__index__") else int(entry) for entry in entries]
+    if not entries or not all(isinstance(entry, (int, str)) for entry in entries):
+        raise StudyError(f"genes.{gene} is {given!r}; use a value or a list of values")
+    return tuple(entries)
+
+
+def _sampler(given: object) -> SamplerSettings:
+    if isinstance(given, SamplerSettings):
+        return given
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        raise StudyError(f'sampler is {given!r}; use sampler = "evo" or a table [sampler] with a name')
+    options = dict(given)
+    name = options.pop("name", "evo")
+    if not isinstance(name, str):
+        raise StudyError(f"sampler.name is {name!r}; use a name such as evo")
+    try:
+        return SamplerSettings(name, options)
+    except StudyError as error:
+        raise StudyError(f"sampler: {error}") from error
+
+
+def _record(key: str, record: Any, given: object) -> Any:
+    if isinstance(given, record):
+        return given
+    table = _table(key, given)
+    refuse_unknown(f"{key}.", table, [one.name for one in fields(record)])
+    return record(**table)
+
+
+_hints: Any = cache(get_type_hints)  # evaluating annotations takes two thirds of the time for reading a file
+
+
+def check_setting_types(record: Any, prefix: str = "", skip: Sequence[str] = ()) -> None:
+    """Reject settings of a wrong type, and convert lists to tuples.
+
+    Args:
+        record: settings.
+        prefix: the table's name followed by a full stop; empty for the study itself.
+        skip: fields that are not checked.
+
+    Raises:
+        StudyError: a field has a wrong type.
+    """
+    hints = _hints(type(record))
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if one.name in skip or (value is None and one.default is None):
+            continue
+        wanted, name = _wanted(str(hints[one.name]))
+        if wanted is tuple and isinstance(value, list):
+            object.__setattr__(record, one.name, value := tuple(value))  # the dataclass is frozen
+        sound = isinstance(value, wanted) and not isinstance(value, bool)
+        if sound and isinstance(value, tuple):
+            sound = all(isinstance(part, str) for part in value)
+        if not sound:
+            given = list(value) if isinstance(value, tuple) else value
+            raise StudyError(f"{prefix}{one.name} is {given!r}; it must be {name}")
+
+
+def _wanted(hint: str) -> tuple[type | tuple[type, ...], str]:
+    """Return the types that an annotation allows, and their description."""
+    if hint.startswith("tuple["):
+        return tuple, "a list of strings"
+    if "Literal" in hint:
+        return str, "a string"
+    if "float" in hint:
+        return (int, float), "a number"
+    if "int" in hint:
+        return int, "an integer"
+    return str, "a string"
 
 
 def check_trials(trials: int | None) -> None:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
 
 from evokern.declaration.constraint import LEFT_OVER
-from evokern.declaration.genes import Config
-from evokern.errors import InternalError
+from evokern.declaration.genes import Config, Value
+from evokern.errors import InternalError, suggestion
+from evokern.escaping import repr_of
 from evokern.wording import in_gib
 
 
@@ -36,6 +37,10 @@ class Outcome(StrEnum):
     def evaluated(self) -> bool:
         """Whether the trial counts towards `--trials`; infeasible, duplicate and lost trials do not."""
         return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE, Outcome.LOST)
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"there is no outcome {value!r}: {suggestion(value, [one.value for one in cls])}")
 
     def as_seen_by_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
         """Return the outcome of the trial within its own group, in a study with a control.
@@ -165,6 +170,8 @@ class Evaluation:
         ):
             raise InternalError(f"a measured trial needs a positive finite time, not {self.time_us}")
 
+    __repr__ = repr_of("outcome", "time_us", "evidence")
+
     @property
     def passed_gate(self) -> bool:
         """Whether the candidate passed the gate.
@@ -274,6 +281,23 @@ class Trial:
         return self.evaluation.outcome
 
     @property
-    def value(self) -> float | None:
-        """Objective: log(time in µs), or None if the trial has no time."""
-        return None if self.evaluation.time_us is None else math.log(self.evaluation.time_us)
+    def params(self) -> dict[str, Value]:
+        """Value of each gene, by name."""
+        return dict(self.config)
+
+    @property
+    def time_us(self) -> float | None:
+        """Time in µs or, for several problems, the geometric mean of their times; None if the trial has no time."""
+        return self.evaluation.time_us
+
+    @property
+    def log_time(self) -> float | None:
+        """Objective of the samplers: log(time in µs), or None if the trial has no time."""
+        return None if self.time_us is None else math.log(self.time_us)
+
+    @property
+    def reason(self) -> str:
+        """Reason for the outcome in one line."""
+        return self.evaluation.reason
+
+    __repr__ = repr_of("number", "outcome", "time_us")

@@ -16,8 +16,8 @@ from typing import Any
 
 from evokern.declaration.genes import Value
 from evokern.errors import StudyError, suggestion
-from evokern.study.file import KEYS, read_table, refuse_unknown, study_from_table
-from evokern.study.settings import Study
+from evokern.study.file import KEYS, example_problem, prefix_errors, read_table, study_from_table
+from evokern.study.settings import Study, refuse_unknown
 
 LISTS = {"kernel": "kernels", "device": "devices", "dtype": "dtypes"}
 """Keys of a sweep file whose values are lists, by the corresponding key of a study file."""
@@ -79,13 +79,14 @@ def read_sweep(path: Path, device: str | None = None) -> Sweep:
             same name.
     """
     table, where = read_table(path, "sweep"), str(path)
-    refuse_unknown(where, "", table, [*KEYS, *LISTS.values(), "weights"])
+    with prefix_errors(str(where)):
+        refuse_unknown("", table, [*KEYS, *LISTS.values(), "weights"])
     if device is not None:
         table = {key: value for key, value in table.items() if key not in ("device", "devices")} | {"device": device}
     choices = {one: _choices(where, table, one, several) for one, several in LISTS.items()}
     if not choices["kernel"]:
         raise StudyError(f'{where} lacks the key \'kernel\'; add kernel = "NAME" or kernels = ["NAME", …]')
-    problems = _problems(where, table)
+    problems = _problems(where, table, example_problem(choices["kernel"][0]))
     weights = _weights(where, table, [_text(problem) for problem in problems])
     shared = {key: value for key, value in table.items() if key not in (*LISTS, *LISTS.values(), "problems", "weights")}
     planned: dict[str, PlannedStudy] = {}
@@ -117,15 +118,15 @@ def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> li
     return list(given)
 
 
-def _problems(where: str, table: Mapping[str, Any]) -> list[str | Mapping[str, Value]]:
+def _problems(where: str, table: Mapping[str, Any], example: str) -> list[str | Mapping[str, Value]]:
     if "problems" not in table:
-        raise StudyError(f"{where} lacks the key 'problems'; add problems = [\"B=2 S=512\", …], one for each study")
+        raise StudyError(f"{where} lacks the key 'problems'; add problems = [{example}, …], one for each study")
     given = table["problems"]
     entries = [given] if isinstance(given, (str, dict)) else given
     if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
-        raise StudyError(f'{where}: problems is {given!r}; use problems = ["B=2 S=512"] or [[problems]] tables')
+        raise StudyError(f"{where}: problems is {given!r}; use problems = [{example}] or [[problems]] tables")
     if not entries:
-        raise StudyError(f'{where}: problems is empty; use, for example, problems = ["B=2 S=512", "B=2 S=1024"]')
+        raise StudyError(f"{where}: problems is empty; use, for example, problems = [{example}], one for each study")
     return entries
 
 

@@ -10,7 +10,15 @@ from types import FrameType
 from typing import Literal
 
 from evokern.errors import UsageError
-from evokern.search import OnProgress, Progress, SearchResult, SessionPart, SessionRequest, search_study, signal_handler
+from evokern.search import (
+    OnProgress,
+    Progress,
+    SessionPart,
+    SessionRequest,
+    SessionResult,
+    search_study,
+    signal_handler,
+)
 from evokern.search.champion import TIME_WITHOUT_BUDGET_S, reserve
 from evokern.sweep.check import check_sweep
 from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
@@ -226,7 +234,7 @@ class _SweepRun:
             self._say_result(now, self.state(planned))
         return result is None or not result.interrupted
 
-    def _session(self, planned: PlannedStudy, now: StudyState, part: SessionPart) -> SearchResult | None:
+    def _session(self, planned: PlannedStudy, now: StudyState, part: SessionPart) -> SessionResult | None:
         """Search a part of a study; return None, after reporting the error, if that is not possible."""
         from evokern.api import FACTORIES
 

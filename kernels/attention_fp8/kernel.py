@@ -1,6 +1,7 @@
 """FlashAttention forward on 8-bit inputs (E4M3, or biased bytes) with per-head scales and fp16 output."""
 
 import math
+from dataclasses import replace
 
 from evokern import (
     AtMost,
@@ -306,6 +307,20 @@ def sdpa_by(backend):
     return run
 
 
+BOUND = Attention(
+    depth=lambda p: p.D,
+    keys=lambda p: p.S,
+    operands=dequantised,
+    attend=attended,
+    score_bits=lambda c, p: 8 if c["MMA"] == "e4m3" else 16,
+    probabilities="f16",
+    exponential=lambda c, p: "f16" if c["EXP"] == "f16x2" else "f32",
+    merge=lambda c, p: "f16" if c.KEY_SPLITS > 1 else "f32",
+    merge_unit=merged_unit,
+)
+HALVES = {"o": replace(BOUND, rounded="f16")}
+"""Bound of the baselines, which multiply elements and scales before they round to fp16."""
+
 kernel = Kernel(
     name="attention_fp8",
     genes=GENES,
@@ -324,28 +339,15 @@ kernel = Kernel(
     workload=Workload(
         tensors=tensors,
         reference=reference,
-        error={
-            "o": Attention(
-                depth=lambda p: p.D,
-                keys=lambda p: p.S,
-                operands=dequantised,
-                attend=attended,
-                score_bits=lambda c, p: 8 if c["MMA"] == "e4m3" else 16,
-                probabilities="f16",
-                exponential=lambda c, p: "f16" if c["EXP"] == "f16x2" else "f32",
-                merge=lambda c, p: "f16" if c.KEY_SPLITS > 1 else "f32",
-                merge_unit=merged_unit,
-                rounded="f16",  # the baselines multiply elements and scales before they round to fp16
-            )
-        },
+        error={"o": BOUND},
         flops=lambda p: 4 * p.B * p.H * p.D * (p.S * (p.S + 1) / 2 if p.causal else p.S * p.S),
         bytes=lambda p: p.B * p.H * (5 * p.S * p.D + 12),
         baselines=(
-            Baseline("fp16 SDPA", sdpa, halves),
-            Baseline("fp16 SDPA flash", sdpa_by("FLASH_ATTENTION"), halves),
-            Baseline("fp16 SDPA cuDNN", sdpa_by("CUDNN_ATTENTION"), halves),
-            Baseline("fp16 SDPA efficient", sdpa_by("EFFICIENT_ATTENTION"), halves),
-            Baseline("dequantise + fp16 SDPA", lambda p, t: sdpa(p, halves(p, t))),
+            Baseline("fp16 SDPA", sdpa, halves, HALVES),
+            Baseline("fp16 SDPA flash", sdpa_by("FLASH_ATTENTION"), halves, HALVES),
+            Baseline("fp16 SDPA cuDNN", sdpa_by("CUDNN_ATTENTION"), halves, HALVES),
+            Baseline("fp16 SDPA efficient", sdpa_by("EFFICIENT_ATTENTION"), halves, HALVES),
+            Baseline("dequantise + fp16 SDPA", lambda p, t: sdpa(p, halves(p, t)), error=HALVES),
         ),
         small_problems=("B=1,H=2,S=72", "B=1,H=1,S=192", "B=1,H=2,S=64", "B=1,H=1,S=328", "B=1,H=1,S=1032"),
         slices=(

@@ -84,7 +84,7 @@ def test_what_was_never_timed_to_the_end_is_said() -> None:
 def test_importance_finds_what_decides_with_true_effects() -> None:
     """Shares are in the true order, the intervals hold the true ratios, and dead genes decide nothing."""
     trials = [t for t in _trials() if t.outcome is Outcome.MEASURED]
-    found = importance(SPACE, [t.config for t in trials], [t.value or 0.0 for t in trials])
+    found = importance(SPACE, [t.config for t in trials], [t.log_time or 0.0 for t in trials])
     assert found is not None
     assert found.explained > 0.9
     by_share = sorted(found.effects, key=lambda name: -found.effects[name].share)

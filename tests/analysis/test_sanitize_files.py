@@ -112,6 +112,58 @@ def test_arguments_of_every_kind_can_be_said(
     assert (result.exit_code, told in text) == (code, True), text
 
 
+TORCH = """#include <torch/extension.h>
+#include <initializer_list>
+#include <algorithm>
+constexpr size_t largest(std::initializer_list<size_t> sizes) { return std::max(sizes); }
+template <class T> __global__ void rows(
+    const torch::PackedTensorAccessor32<T, 2, torch::RestrictPtrTraits> in, at::PackedTensorAccessor32<T, 1> out) {
+  static_assert(largest({sizeof(T), 8, 1}) == 8, "");
+  at::acc_type<T, true> sum = 0;
+  CUDA_KERNEL_LOOP(i, in.size(0)) {
+    for (int j = 0; j < in.size(1); ++j) sum += in[i][j] * T(2);
+    out[i] = sum + T(1);
+  }
+}
+__global__ void added(const c10::BFloat16* x, c10::BFloat16* y) {
+  c10::BFloat16 value = x[threadIdx.x];
+  value += 1;
+  if (value > x[0] || value == 3) gpuAtomicAdd(y, value / 2);
+}
+void host(torch::Tensor x) { TORCH_CHECK(x.is_cuda()); }
+"""
+ROWS = "struct:[in:f16[{},5],i32=32,i32=5,i32=5,i32=1]", "struct:[out:f16[32],i32=32,i32=1]"
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "code", "expected"),
+    [
+        ("rows<c10::Half>", (ROWS[0].format(32), ROWS[1]), 0, "clean: nothing was found"),
+        ("rows<at::Half>", (ROWS[0].format(31), ROWS[1]), 1, "in[0] has 310 bytes"),
+        ("added", ("in:bf16[32]", "inout:bf16[1]"), 0, "clean: nothing was found"),
+    ],
+)
+def test_device_types_of_torch_are_supplied(
+    tmp_path: Path, entry: str, arguments: tuple[str, ...], code: int, expected: str
+) -> None:
+    """Half types, accessors and accumulator types of PyTorch work without its headers."""
+    (tmp_path / "k.cu").write_text(TORCH)
+    words = [word for argument in arguments for word in ("--arg", argument)]
+    result = CliRunner().invoke(
+        app, ["sanitize", str(tmp_path / "k.cu"), "--grid", "1", "--block", "32", "--entry", entry, *words]
+    )
+    text = result.stdout + result.stderr
+    assert (result.exit_code, expected in text) == (code, True), text
+
+
+def test_the_only_kernel_of_a_file_needs_no_name(tmp_path: Path) -> None:
+    """Kernels of included headers do not make the file's kernel ambiguous."""
+    (tmp_path / "other.cuh").write_text("static __global__ void theirs(float* y) { y[threadIdx.x] = 2; }\n")
+    (tmp_path / "k.cu").write_text('#include "other.cuh"\n__global__ void mine(float* y) { y[threadIdx.x] = 1; }\n')
+    code, text = _sanitized(tmp_path / "k.cu")
+    assert (code, "mine of k.cu" in text) == (0, True), text
+
+
 BRANCHES = """#ifdef __HIP_PLATFORM_AMD__
 #include "hip_helpers.h"
 #elif defined(__ARM_NEON)
@@ -160,8 +212,9 @@ def test_a_folder_of_the_user_precedes_cuda_s(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("x.ptx", "x.ptx is compiled code; sanitize reads CUDA source (.cu, .cuh)"),
-        ("x.h", "x.h is not a CUDA file (.cu, .cuh)"),
+        ("x.ptx", "x.ptx is compiled code; sanitize reads CUDA source (.cu, .cuh, .h, .hpp, .hxx)"),
+        ("x.txt", "x.txt is not a CUDA file (.cu, .cuh, .h, .hpp, .hxx)"),
+        ("x.h", "x.h declares kernels but defines none"),
         ("declared.cuh", "declared.cuh declares kernels but defines none"),
     ],
 )

@@ -29,6 +29,9 @@ def test_narrow_misses_point_to_the_tolerance() -> None:
     assert hints("k", GENES, [narrow[0], far, far]) == []
     (told,) = hints("k", GENES, [_wrong(n, 2, check="margin", over=0.632) for n in (3, 4)])
     assert "trial 3: correct, but at 0.632 × the tolerance" in told
+    (told,) = hints("k", GENES, [_wrong(n, 2, over=1.3, bad=2, elements=65536, limit="bound") for n in (3, 4)])
+    assert "exceed the bound only slightly" in told and "the worst at 1.3 × the bound" in told
+    assert "tolerance" not in told
 
 
 @pytest.mark.parametrize(

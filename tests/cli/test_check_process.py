@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -96,3 +97,13 @@ def test_a_kernel_cannot_end_a_command_as_a_success(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text("import os\nos._exit(0)\n")
     with pytest.raises(KernelError, match=r"kernel\.py, line 2, raised SystemExit: os\._exit\(0\)"):
         load_kernel(tmp_path)
+
+
+def test_c_code_that_ends_a_command_is_reported(tmp_path: Path) -> None:
+    """C code of a `kernel.py` cannot be stopped from ending the process, but another process says so."""
+    folder = tmp_path / "kernels" / "own"
+    folder.mkdir(parents=True)
+    (folder / "kernel.py").write_text("import ctypes\nctypes.CDLL(None)._exit(0)\n")
+    command = [sys.executable, "-m", "evokern", "sanitize", "own"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert f"the process ended while it loaded {folder}/kernel.py" in done.stderr

@@ -128,6 +128,11 @@ def test_a_crash_is_told_in_lines() -> None:
     assert lines[0] == "gate on 300: 2 runs, inputs normal"
     assert "y[7]: nan, expected 1.5 within 0.001 (normal inputs), 2 elements" in lines[2]
     assert "{" not in "".join(lines)
+    assert "of the tolerance" in lines[1] and "relative to the tolerance" in lines[3]
+    bounded = {**report, "worst": {**worst, "input_set": "normal", "limit": "bound"}}
+    lines = list(gate_lines({"300": {**bounded, "input_sets": ["normal"], "runs": 2, "checks": checks}}))
+    assert "of its bound" in lines[1] and "relative to its bound" in lines[3]
+    assert "tolerance" not in "".join(lines)
 
 
 def test_a_niche_restart_is_told_by_its_name() -> None:
@@ -396,6 +401,17 @@ def test_show_lists_what_turned_proposals_away(tmp_path: Path) -> None:
     ]
     summary = json.loads(_invoke("show", "--json", "--db", str(path))[1])
     assert summary["rejections"] == {"registers": 60, "ring_needs_lookahead": 40}
+    with Store(path) as store, store.transaction():
+        values = [record.uuid, "compute_capability", 100]
+        store.db.execute("INSERT INTO evokern_rejections (study, constraint_name, count) VALUES (?, ?, ?)", values)
+    reseal(path)
+    table = _invoke("show", "--db", str(path))[1].partition("200 proposals rejected")[2].splitlines()[2:5]
+    assert [line.split("  ")[-1] for line in table] == [
+        "the device lacks instructions or features", "constraint of kernel.py", "constraint of kernel.py"
+    ]  # fmt: skip
+    with Store(path) as store, store.transaction():
+        store.db.execute("DELETE FROM evokern_rejections WHERE constraint_name = 'compute_capability'")
+    reseal(path)
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM evokern_trials WHERE outcome = 'measured'")
     assert "60 %  registers" in _invoke("show", "--db", str(path))[1]

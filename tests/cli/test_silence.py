@@ -77,3 +77,15 @@ def test_a_failure_leaves_no_step_behind() -> None:
         raise ValueError("x")
     assert current_step() == ("", 0.0)
     assert "evokern-silence" not in [thread.name for thread in sys.modules["threading"].enumerate()]
+
+
+def test_the_time_before_the_command_counts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time before the command belongs to its silence."""
+    monkeypatch.setattr(_silence, "FIRST_S", 60.0)
+    monkeypatch.setattr(_silence.SILENCE, "started_s", 61.0)
+    assert _printed(Output(), capsys, "")[0] == "still working … (0 s)"
+    monkeypatch.setattr(_silence.SILENCE, "started_s", 1.0)
+    assert _printed(Output(), capsys, "") == []
+    assert 0 < _silence.process_age_s() < 24 * 3600

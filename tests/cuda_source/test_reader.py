@@ -32,7 +32,7 @@ def test_device_code_keeps_every_line_where_it_was(name: str) -> None:
 
     assert len(before) == len(after)
     for old, new in zip(before, after, strict=True):
-        assert all(
+        assert new.startswith("#include") or all(
             new_character in (" ", old_character) for old_character, new_character in zip(old, new, strict=False)
         )
     for entry in source.entries:
@@ -53,7 +53,8 @@ def test_host_side_of_a_torch_extension_goes() -> None:
     text = sample("torch_extension.cu").device_text
     code = [line for line in text.split("\n") if not line.startswith(("#", "  CHECK", "//"))]
 
-    assert not [line for line in code if "torch" in line or "at::" in line or "PYBIND" in line or "TORCH" in line]
+    words = ("torch", "at::", "PYBIND", "TORCH")
+    assert [line.split()[-1] for line in code if any(word in line for word in words)] == ["gates,", "{"]  # accessors
     assert "#include <torch/extension.h>" not in text
     assert "#include <cuda_fp16.h>" in text
     assert "constexpr int kThreads = 256;" in text
@@ -61,14 +62,25 @@ def test_host_side_of_a_torch_extension_goes() -> None:
 
 
 def test_a_kernel_that_needs_a_host_library_says_so() -> None:
-    """A kernel over PyTorch's accessors is listed with its obstacle, set aside, and refused by name."""
-    source = sample("torch_extension.cu")
-    entry = next(e for e in source.entries if e.name == "lltm_accessor_kernel")
+    """A kernel over types of a host library is listed with its obstacle, set aside, and refused by name."""
+    source = read(
+        "#include <ATen/cuda/detail/TensorInfo.cuh>\n"
+        "__global__ void copied(at::cuda::detail::TensorInfo<float, int> in, float* out) { out[0] = in.data[0]; }\n"
+    )
 
-    assert "torch::PackedTensorAccessor32" in entry.obstacle
-    assert "lltm_accessor_kernel" not in source.device_text
-    with pytest.raises(SourceError, match=r"lltm_accessor_kernel \(line 49\).*plain pointers"):
-        source.entry("lltm_accessor_kernel<float>")
+    assert source.entries[0].obstacle.startswith("it uses at::cuda::detail::TensorInfo, which")
+    assert "copied" not in source.device_text
+    with pytest.raises(SourceError, match=r"copied \(line 2\).*plain pointers"):
+        source.entry("copied")
+
+
+def test_an_accessor_of_torch_is_supplied() -> None:
+    """A kernel over PyTorch's accessors is compiled with evokern's declaration of them."""
+    source = sample("torch_extension.cu")
+
+    assert not next(e for e in source.entries if e.name == "lltm_accessor_kernel").obstacle
+    assert '#include "torch_device.cuh"' in source.device_text
+    assert "PackedTensorAccessor32" in source.headers["torch_device.cuh"]
 
 
 def test_entries_of_a_whole_program() -> None:

@@ -305,6 +305,34 @@ def test_a_new_best_of_a_large_problem_is_judged_on_inputs_of_its_own(
     assert len(wholes) == expected + large, "one that races against nothing is judged by itself"
 
 
+def test_inputs_follow_from_the_studys_secret_and_the_candidate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A candidate sees the same inputs in every search of one secret, whichever candidates ran before."""
+    seen: list[tuple[Any, ...]] = []
+    verify = BufferSet.verify
+
+    def watched(self: BufferSet) -> Any:
+        given = [self.given(index)["x"].view(torch.int16) for index in range(self.sets)]
+        seen.append(tuple(int(one.long().sum()) for one in given))
+        return verify(self)
+
+    config, other = Config({"CASE": "honest_plain"}), Config({"CASE": "honest_warp_each"})
+    made = {one: built(one, SMALLEST, L4) for one in (config, other)}
+    found = []
+    for secret, earlier in ((5, ()), (5, (other, config)), (6, ())):
+        here = worker(monkeypatch, KERNEL, SMALLEST, STUDY, L4, tmp_path / "turn", secret=secret)
+        for one in earlier:
+            evaluated(here, one, made[one])
+        monkeypatch.setattr(BufferSet, "verify", watched)
+        assert evaluated(here, config, made[config]).outcome is Outcome.MEASURED
+        monkeypatch.setattr(BufferSet, "verify", verify)
+        # The second check is of the timed calls: their inputs are those of the last repetition.
+        found.append([sets for number, sets in enumerate(seen) if number != 1])
+        seen.clear()
+    assert found[0] == found[1] != found[2]
+
+
 def test_who_is_wrong_on_the_new_inputs_of_a_best_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What is found there is the candidate's outcome, whatever was measured before."""
     monkeypatch.setattr("evokern.gate.renewal.LARGE_ELEMENTS", 0)

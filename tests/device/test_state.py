@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -267,7 +268,7 @@ def test_the_call_graph_tells_who_uses_the_heap(program: Program) -> None:
 
 def overwriting() -> SharedMemory:
     memory = SharedMemory.__new__(SharedMemory)  # launches are made without a GPU
-    memory._chip = chip("h200")
+    memory._chip, memory.values = chip("h200"), random.Random(1)
     return memory
 
 

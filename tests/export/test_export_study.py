@@ -18,6 +18,9 @@ import evokern
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.doctor import host_compiler
+from evokern.export.t1 import compiled_space
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import load_kernel
 
 needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
@@ -393,3 +396,26 @@ def test_resume_of_a_recorded_study_runs_no_code(
     code, _, told = _invoke("resume", "--trials", "6", "--quiet", "--device", "sim:l4", *trust)
     assert (code, (folder / "ran").exists()) == (2, False)
     assert "study small was searched on a recording, but the current device is sim:l4" in told
+
+
+def test_a_space_is_compiled_with_the_options_of_its_file(here: Path) -> None:
+    """The file defines the macros and the words of named choices; the command says what was compiled."""
+    code, told, _ = _invoke("export", "--format", "t1", "-o", "space.json")
+    assert (code, "the default candidate compiled with nvrtc" in told, "named choices" in told) == (0, True, False)
+    made = json.loads((here / "space.json").read_text())
+    options = made["KernelSpecification"]["CompilerOptions"]
+    assert {"-DLOADS_VECTOR4=1", "-Dvector4=LOADS_VECTOR4"} <= set(options)
+    assert made["evokern"]["checks"].endswith("for sm_89")
+
+
+def test_a_space_whose_choices_are_words_of_the_source_says_so(here: Path, tmp_path: Path) -> None:
+    """Such words cannot be macros, so the source does not compile with the values of the file."""
+    shutil.copytree(here / "kernels", tmp_path / "kernels")
+    source = tmp_path / "kernels" / "scale" / "kernel.cu"
+    source.write_text(source.read_text() + "__device__ inline float scalar() { return 1; }\n")
+    kernel = load_kernel(tmp_path / "kernels" / "scale")
+    left_out: list[str] = []
+    problem = kernel.problem("65536")
+    specification = {"CompilerOptions": ["-DLOADS_SCALAR=0", "-DLOADS_VECTOR4=1"], "KernelName": "scale"}
+    checks = compiled_space(kernel, problem, CHIPS["l4"], specification, left_out)
+    assert (checks.startswith("does not compile with nvrtc"), "LOADS" in left_out[0]) == (True, True)

@@ -22,6 +22,8 @@ from typing import Any
 
 from foreign_files import Text
 
+from evokern.scaffold.declaration_text import BOUNDS
+
 FOREIGN = Path("tests/foreign").resolve()
 """Where the lists stand: scripts of the suite are started in the repository's root."""
 DRAFTS = FOREIGN / "drafts.toml"
@@ -128,7 +130,8 @@ def fill(draft: ForeignDraft, work: Path) -> None:
     if "torch." in "\n".join(lines):
         text = text.replace("\nfrom evokern import", "\nimport torch\n\nfrom evokern import", 1)
     limits = ", ".join(f'"{name}": Tolerance({atol!r}, {rtol!r})' for name, (atol, rtol) in filler.TOLERANCE.items())
-    text = re.sub(r"tolerance=\{.*\},.*", f"tolerance={{{limits}}},", text)
+    text = text.replace("\n".join(BOUNDS), f"        tolerance={{{limits}}},")
+    text = text.replace("from evokern import", "from evokern import Tolerance\nfrom evokern import", 1)
     if small := getattr(filler, "SMALL", ()):
         text = re.sub(r"small_problems=\(.*\),.*", f"small_problems={small!r},", text)
     place.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,11 +12,11 @@ import torch
 from gate_tools import CPU, SETTINGS, Fake
 from paths import ROOT
 
-from evokern import Elementwise, Mean, RmsNorm, Softmax, Sum, SumOfProducts
+from evokern import Elementwise, LayerNorm, Mean, RmsNorm, Softmax, Sum, SumOfProducts
 from evokern.analysis.check.bounds_check import bound_results
 from evokern.declaration.bounds import ErrorBound, sum_factor
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, Workload
+from evokern.declaration.kernel import Baseline, Kernel, Problem, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
 from evokern.gate import Gate, Verdict
 from evokern.gate.comparison import tolerances
@@ -178,11 +179,23 @@ def normed(t: dict[str, torch.Tensor]) -> torch.Tensor:
     return t["x"] * torch.rsqrt(t["x"].square().mean(-1, keepdim=True) + 1e-5) * t["w"]
 
 
+def layer_normed(t: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(t["x"], (333,), t["w"], t["w"] / 2)
+
+
+def layer_normed_in_one_pass(t: dict[str, torch.Tensor]) -> torch.Tensor:
+    mean = t["x"].mean(-1, keepdim=True)
+    variance = (t["x"].square().mean(-1, keepdim=True) - mean.square()).clamp_min(0)
+    return (t["x"] - mean) * torch.rsqrt(variance + 1e-5) * t["w"]
+
+
 OPERATIONS = {
     "sum": (lambda t: t["x"].sum(-1), Sum(lambda p: 333)),
     "mean": (lambda t: t["x"].mean(-1), Mean(333)),
     "softmax": (lambda t: torch.softmax(t["x"], -1), Softmax(333)),
     "rmsnorm": (normed, RmsNorm(333)),
+    "layernorm": (layer_normed, LayerNorm(333, weight="w", bias="w")),
+    "layernorm in one pass": (layer_normed_in_one_pass, LayerNorm(333, weight="w", bias=None, one_pass=True)),
     "gelu": (lambda t: torch.nn.functional.gelu(t["x"]), Elementwise(16, inputs=("x",))),
     "saxpy": (lambda t: t["x"] * 3 + t["w"], Elementwise(1, inputs=("x", "w"))),
     "dot": (lambda t: t["x"] @ t["w"], SumOfProducts(333, ("x", "w"))),
@@ -211,6 +224,27 @@ def test_ready_made_bounds_hold_in_float32_and_find_an_off_by_one(name: str) -> 
     assert not gate.check(Fake(lambda buffers, n: run(buffers, 1)), [], tensors).passed
 
 
+@pytest.mark.parametrize("centred", [False, True], ids=["rmsnorm", "layernorm"])
+def test_a_missing_last_element_is_found_in_long_rows(centred: bool) -> None:
+    """The bound of long rows covers one missing element of dense rows; a row with one element shows it."""
+    terms = 65536
+    bound = LayerNorm(terms, weight="w", bias="w") if centred else RmsNorm(terms)
+    kernel = kernel_of(layer_normed if centred else normed, bound)
+    tensors = kernel.workload.buffers(Problem({}), DEFAULT)
+
+    def run(buffers: dict[str, torch.Tensor], used: int) -> None:
+        x, w = buffers["x"], buffers["w"]
+        mean = x[:, :used].sum(-1, keepdim=True) / 333 * centred
+        variance = (x[:, :used] - mean).square().sum(-1, keepdim=True) / 333
+        buffers["y"].copy_((x - mean) * torch.rsqrt(variance + 1e-5) * w + w / 2 * centred)
+
+    for seed in range(5):
+        gate = Gate(kernel, Problem({}), replace(SETTINGS, runs=1), CPU, seed)
+        assert gate.check(Fake(lambda buffers, n: run(buffers, 333)), [], tensors).passed
+        verdict = gate.check(Fake(lambda buffers, n: run(buffers, 332)), [], tensors)
+        assert not verdict.passed and "edges" in verdict.evidence["failed_sets"]
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("size", ["1,2,64,64", "1,1,328,128"])
 def test_attention_with_rounded_weights_passes(size: str, dtype: str) -> None:
@@ -230,6 +264,30 @@ def test_attention_with_rounded_weights_passes(size: str, dtype: str) -> None:
     gate = Gate(kernel, at, replace(SETTINGS, runs=1), CPU)
     assert gate.check(Fake(lambda buffers, n: run(buffers)), [], tensors).passed
     assert not gate.check(Fake(lambda buffers, n: run(buffers, wrong=True)), [], tensors).passed
+
+
+def test_a_baseline_may_have_a_wider_bound_than_candidates() -> None:
+    """Errors of half a baseline's bound pass as a baseline and fail as a candidate."""
+    kernel = load_kernel(ROOT / "kernels" / "attention_fp8")
+    at, config, baseline = kernel.problem("1,2,72,64"), kernel.space.default(), kernel.workload.baselines[0]
+
+    own, limits = kernel.workload.buffers(at, config, baseline), tolerances(kernel, None, None)
+
+    def run(buffers: dict[str, torch.Tensor], number: int) -> None:
+        answers = answers_of(kernel, at, own, limits, buffers, exact=False)
+        buffers["o"].copy_((answers["o"] + answers.errors["o"] / 2).clamp(-65504, 65504))
+
+    gate = Gate(kernel, at, replace(SETTINGS, runs=1), CPU)
+    for judged_as, passes in ((None, False), (baseline, True), (None, False)):
+        tensors = kernel.workload.buffers(at, config, judged_as)
+        assert gate.check(Fake(run), [], tensors).passed is passes
+
+
+@pytest.mark.parametrize(("bound", "other"), [(RmsNorm(8), "declares SumOfProducts"), (None, "error['c'] is None")])
+def test_a_bound_of_a_baseline_is_of_the_workloads_kind(bound: object, other: str) -> None:
+    """The message names the baseline and both bounds."""
+    with pytest.raises(KernelError, match=re.escape(other)):
+        declared(baselines=(Baseline("eager", lambda p, t: {}, error={"c": bound}),))  # type: ignore[dict-item]
 
 
 # ------------------------------------------------------------------------------------------------- stored references
@@ -278,6 +336,7 @@ def test_a_bound_and_a_tolerance_exclude_each_other() -> None:
         (SumOfProducts(0), "has 0 terms"),
         (SumOfProducts(lambda p: p.Z), "raised"),
         (SumOfProducts(8, ("a", "x")), "names 'x', which is not an input"),
+        (LayerNorm(8, "a", bias="b"), "names 'weight', which is not an input"),
         (SumOfProducts(8, accumulate="f8"), "unknown precision 'f8'"),  # type: ignore[arg-type]
         (SumOfProducts(8, accumulate=lambda c, p: c["NONE"]), "raised KeyError"),
     ],

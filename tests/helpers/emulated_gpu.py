@@ -214,7 +214,7 @@ class Worker(GpuWorker):
 
 
 def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem], study: Study, chip: Profile,
-           turn: Path, *, race: float = 0.0) -> Worker:  # fmt: skip
+           turn: Path, *, race: float = 0.0, secret: int = 0) -> Worker:  # fmt: skip
     """Return a worker whose candidates run on the PTX machine for as long as the patch holds; `race` as in a study."""
     patch.setattr(Candidate, "broken", None)
     for module in (_gpu_worker, _gpu_rounds):
@@ -228,7 +228,7 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
     turn.touch()
     timing = TimingSettings(race=race, min_samples=3, max_samples=12 if race else 3, rotate_sets=2)
     context = WorkerContext(kernel.folder, tuple(problems), chip)
-    settings = GpuSettings(context, study.gate, timing, 0, turn, kernel.space.default())
+    settings = GpuSettings(context, study.gate, timing, 0, turn, kernel.space.default(), secret)
     return Worker(settings)
 
 

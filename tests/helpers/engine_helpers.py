@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from paths import DATA
 
+import evokern
 from evokern.api import search
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter
 from evokern.declaration.kernel import Kernel, Problem
@@ -20,7 +21,6 @@ from evokern.gate.comparison import allowed_error, error_over_tolerance, toleran
 from evokern.gate.references import answers_of
 from evokern.hardware.profiles import chip
 from evokern.samplers import History, TrialSchedule, make_sampler
-from evokern.search import SearchResult
 from evokern.search.loop import Limits, Loop, NullRecorder
 from evokern.store import open_readonly
 from evokern.study.settings import SamplerSettings, Study
@@ -111,7 +111,7 @@ def loop_over(
     return [trials_seen[number] for number in sorted(trials_seen)], end, loop
 
 
-def go(db: Path, table: Table | None = None, **keywords: Any) -> SearchResult:
+def go(db: Path, table: Table | None = None, **keywords: Any) -> evokern.SearchResult:
     """Search a recording."""
     found = keywords.pop("study", study())
     device = keywords.pop("device", None) or TableDevice(table or small_table())

@@ -144,6 +144,9 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
     assert check(KERNEL, config, [p], chip, essential=True) is None
     verdict = _worker(KERNEL, p, chip, gate)._check(config, p)
     assert verdict.passed, verdict.evidence
+    if half:  # a study may require the precision of float32
+        strict = _worker(KERNEL, p, chip, replace(gate, precision="f32"))._check(config, p)
+        assert (strict.passed, strict.evidence["check"]) == (False, "tolerance")
     assert verdict.report["relative_error"] < (2e-3 if half else torch.finfo(torch_dtype(str(p["dtype"]))).eps / 2)
 
 

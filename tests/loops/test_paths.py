@@ -35,6 +35,15 @@ def test_rounds_are_those_of_the_block_with_most(n: int, found: int) -> None:
     assert rounds(recorded(STRIDE, n)) == {3: found}
 
 
+def test_a_branch_back_from_a_slow_path_is_no_loop() -> None:
+    """The compiler puts rare cases of pow behind the loop; they return to its middle."""
+    body = (
+        "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {\n"
+        "y[i] = pow(x[i], y[0]);\ny[i] += pow(1 - x[i], y[0]);\n}"
+    )
+    assert rounds(recorded(body, 4000)) == {2: 3}
+
+
 def test_a_loop_counts_anew_when_it_is_entered_again() -> None:
     """Two rounds in each of nine rounds of an outer loop are two, also in a function that is called."""
     inner = "#pragma unroll 1\nfor (int j = 0; j < m; j++)\ny[i * 64 + j] += x[j];"

@@ -23,7 +23,6 @@ from evokern.study.trial import Outcome
 L4 = chip("l4")
 PAIRS = 40
 """Number of pairs of a faulty kernel and its honest twin."""
-LEAST_FOUND = 38
 FAST = (0, 6, 9, 14)
 """Pairs of the fast set: a second row, a second buffer, another size, and a tail."""
 
@@ -54,25 +53,10 @@ def test_each_kind_has_its_pairs() -> None:
     assert all("@<" in case.source + case.grid for case in cases)
 
 
-@pytest.mark.parametrize("number", FAST)
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in range(PAIRS)]
+)
 def test_a_fault_is_found_and_its_twin_is_verified(number: int, tmp_path: Path) -> None:
     case = planted(number)
     assert verdict(case.write(tmp_path / "faulty", faulty=True), case)
     assert verdict(case.write(tmp_path / "honest", faulty=False), case) == ""
-
-
-@pytest.mark.slow
-def test_most_faults_are_found_and_no_twin_is_accused(tmp_path: Path) -> None:
-    cases = {number: planted(number) for number in range(PAIRS)}
-    missed = {
-        number: case.kind
-        for number, case in cases.items()
-        if not verdict(case.write(tmp_path / f"faulty{number}", faulty=True), case)
-    }
-    accused = {
-        number: found
-        for number, case in cases.items()
-        if (found := verdict(case.write(tmp_path / f"honest{number}", faulty=False), case))
-    }
-    assert len(missed) <= PAIRS - LEAST_FOUND, missed
-    assert not accused, accused

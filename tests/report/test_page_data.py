@@ -319,6 +319,11 @@ def test_the_gate_s_figures_are_words(tmp_path: Path) -> None:
     with open_readonly(tmp_path / "r.db") as reader:
         facts = gather(reader, None)
     assert facts.best is not None
+    bounded = {**report, "tolerance_spent": 0.5, "worst": worst | {"limit": "bound"}}
+    best = replace(facts.best, evaluation=replace(facts.best.evaluation, gate={"2,8": bounded}))
+    ((_, table),) = proof(replace(facts, best=best))["gate"]
+    assert {"root-mean-square error ÷ bound", "largest error ÷ bound, equal rows inputs", "element closest to its bound"
+            } <= set(dict(table.rows))  # fmt: skip
     infinite = {"worst": worst | {"got": "inf", "expected": "inf", "allowed": float("inf")}}
     damaged = (0.5, {"checks": 3.0}, {"checks": {"of_tolerance": [2]}}, {"worst": {"index": "x"}, "timed_calls": 3})
     odd_ones = (*damaged, {"checks": None}, infinite)

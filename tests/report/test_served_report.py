@@ -175,7 +175,7 @@ def test_a_trial_is_told_in_full_when_asked(tmp_path: Path) -> None:
         best = reader.best(study)
         assert best is not None
         gene = small_table().genes[0].name
-        other = next(t for t in reader.trials(study) if t.value and t.config[gene] != best.config[gene])
+        other = next(t for t in reader.trials(study) if t.time_us and t.config[gene] != best.config[gene])
         found = json.loads(ask(server, f"trial?number={other.number}")[1])
         assert found["samples"][0] == 20
         assert [line[0] for line in found["difference"]] == ["@", "-", "+"]

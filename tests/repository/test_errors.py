@@ -27,3 +27,5 @@ def test_nothing_is_suggested_where_nothing_is_alike() -> None:
     """A word that resembles none gets the list alone."""
     assert suggestion("zebra", ("evo", "tpe")) == "known: evo, tpe"
     assert suggestion("64", ("evo", "tpe")) == "known: evo, tpe"
+    assert suggestion("ga", ("evo", "gp", "grid")) == "known: evo, gp, grid"
+    assert suggestion("l5", ("h100", "l4")).startswith("did you mean 'l4'?")  # names that differ in a number are close

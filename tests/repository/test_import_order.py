@@ -73,6 +73,7 @@ LAZY = (
     "pynvml",
     "jinja2",
     "pandas",
+    "plotly",
     "ray",
     "IPython",
 )

@@ -366,7 +366,7 @@ def test_what_no_simulated_chip_has_is_said_so() -> None:
     [
         ("float* const* x", "points to pointers, but evokern passes only pointers to numbers"),
         ("cudaTextureObject_t t", "textures and surfaces are not supported"),
-        ("Info info", "Info info is a structure passed by value"),
+        ("Info info", "Info info is neither a pointer nor a number"),
         ("int n", "takes no pointer, so it cannot return a result"),
     ],
 )

@@ -94,7 +94,8 @@ def test_macros_behind_blanks_become_genes(here: Path) -> None:
 def test_a_template_and_its_launch_are_understood(here: Path) -> None:
     """Element types come from the template's arguments, extents from variables declared together and own macros."""
     (here / "gemm.cu").write_text(GEMM)
-    assert _invoke("init", "gemm.cu", "--entry", "gemm<__half, float, 8>")[0] == 0
+    code, told, _ = _invoke("init", "gemm.cu", "--entry", "gemm<__half, float, 8>")
+    assert (code, '"__half" is undefined' in told) == (1, True)  # the file lacks <cuda_fp16.h>, so it does not compile
     kernel = find_kernel("gemm")
     config, problem = kernel.space.default(), kernel.problem("100,33")
     tensors = kernel.workload.tensors(problem, config)
@@ -219,7 +220,10 @@ def test_own_headers_are_put_in_place(here: Path) -> None:
         ("grid", "((p.N // 2))"),
         ("2 * BLOCK * sizeof(float)", "2 * c.BLOCK * 4"),
         ("unknown / 2", None),
-        ("n > 3 ? 1 : 2", None),
+        ("n > 3 ? 1 : 2", "(1 if p.N > 3 else 2)"),
+        ("n > 3 ? 1 : unknown", None),
+        ("ceil((double)(n * 3) / BLOCK)", "ceil_div((p.N * 3), c.BLOCK)"),
+        ("std::ceil(n / 64.0f)", "ceil_div(p.N, 64)"),
         ("n +", None),
     ],
 )

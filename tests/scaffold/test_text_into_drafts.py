@@ -51,7 +51,7 @@ def drafted(here: Path, text: str, file: str = "space.json") -> tuple[int, str]:
     """Draft from a T1 file, load what was drafted, and make sure that nothing of the file ran."""
     (here / file).write_text(text)
     done = CliRunner().invoke(app, ["init", file, "--name", "made"])
-    if done.exit_code == 0:
+    if done.exit_code in (0, 1):  # 1: the source does not compile
         find_kernel("made")
     assert not (here / "ran").exists()
     return done.exit_code, done.stderr
@@ -87,7 +87,7 @@ def test_a_plain_file_is_drafted(here: Path) -> None:
 def test_text_of_a_t1_file_is_not_run(here: Path, changes: dict[str, Any]) -> None:
     """Wherever it puts code, the file is refused as the user's mistake, or the draft holds it as text."""
     code, told = drafted(here, t1(**changes))
-    assert code in (0, 2), told
+    assert code in (0, 1, 2), told
 
 
 @pytest.mark.parametrize("name", [f'k"""\n{CALL}\n""".cu', "k\\.cu", 'k""" + 1.cu'])
@@ -96,8 +96,8 @@ def test_a_file_s_name_is_not_run(here: Path, name: str) -> None:
     name = name.replace("/", "_")
     (here / "k.cu").rename(here / name)
     done = CliRunner().invoke(app, ["init", name, "--name", "made"])
-    assert done.exit_code in (0, 2), done.stderr
-    if done.exit_code == 0:
+    assert done.exit_code in (0, 1, 2), done.stderr
+    if done.exit_code in (0, 1):  # 1: the source does not compile
         find_kernel("made")
     assert not (here / "ran").exists()
 

@@ -69,7 +69,7 @@ def failed(folder: Path) -> list[str]:
 
 @pytest.mark.thorough
 def test_a_task_becomes_a_folder_that_checks_but_for_the_kernel(here: Path) -> None:
-    """Reference, buffers, fields, parameters and tolerance come from the module; only the kernel is left to write."""
+    """Reference, buffers, fields, parameters and bound come from the module; only the kernel is left to write."""
     done = CliRunner().invoke(app, ["init", "7_Pick_.py", "--trust", "--json"])
     assert done.exit_code == 0, done.output
     assert "HEARD" not in done.output
@@ -94,8 +94,8 @@ def test_a_task_becomes_a_folder_that_checks_but_for_the_kernel(here: Path) -> N
     }
     assert (tensors["index"].low, tensors["index"].high) == (0, 9)
     assert 0.3 < tensors["weight"].scale < 3
-    tolerance = kernel.workload.tolerance["out"]
-    assert 1e-6 < tolerance.rtol < 1e-3
+    assert "Tolerance" not in (folder / "kernel.py").read_text(encoding="utf-8")
+    assert type(kernel.workload.error["out"]).__name__ == "PropagatedBound"
     assert [one.name for one in kernel.workload.baselines] == ["torch"]
     assert failed(folder) == ["simulated run"]
     (folder / "kernel.cu").write_text(
@@ -250,7 +250,7 @@ def get_init_inputs():
     folder.mkdir(parents=True)
     (folder / "task.py").write_text(text, encoding="utf-8")
     (folder / "kernel.cu").write_text("", encoding="utf-8")
-    declared = kernel_py("order", "order.py", probe(text, "order.py"), {"out": (1e-4, 1e-4)})
+    declared = kernel_py("order", "order.py", probe(text, "order.py"), {})
     (folder / "kernel.py").write_text(declared, encoding="utf-8")
     kernel = load_kernel(folder)
     tensors = kernel.workload.tensors(kernel.problem("20"), kernel.space.default())

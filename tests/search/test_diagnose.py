@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from paths import DATA
 
+import evokern
 from evokern import api
 from evokern.api import search
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.recorded.table import measured
 from evokern.hardware.profiles import chip
-from evokern.search import Progress, SearchResult
+from evokern.search import Progress
 from evokern.search import diagnosis as _diagnose
 from evokern.store import open_readonly
 from evokern.study.discovery import WorkerContext, load_kernel
@@ -70,7 +71,7 @@ def study(*faults: str, variants: int = 3, sampler: str = "grid") -> Study:
     return Study("faulty", str(FAULTY), ("3000",), genes=genes, sampler=SamplerSettings(sampler))
 
 
-def go(db: Path, wanted: Study, device: FragileDevice | None = None, **keywords: Any) -> SearchResult:
+def go(db: Path, wanted: Study, device: FragileDevice | None = None, **keywords: Any) -> evokern.SearchResult:
     return search(wanted, db=db, device=device or FragileDevice(), kernel=load_kernel(FAULTY), **keywords)
 
 

@@ -26,7 +26,7 @@ from evokern.samplers.contract import INITIAL_IN_FLIGHT, ramp_for
 from evokern.samplers.sampler_process import SamplerProcess
 from evokern.search import Progress, SessionRequest, identity
 from evokern.search._find import find
-from evokern.search._run import schedule_of
+from evokern.search._warm import schedule_of
 from evokern.search.identity import settings_of, study_of
 from evokern.store import StudyRecord, open_readonly
 from evokern.study.discovery import find_study

@@ -17,6 +17,7 @@ from paths import DATA
 from ranking import Ranking
 from typer.testing import CliRunner
 
+import evokern
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
@@ -25,7 +26,7 @@ from evokern.device import Request
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import DeviceError, StudyError
 from evokern.hardware.profiles import CHIPS
-from evokern.search import Progress, SearchResult
+from evokern.search import Progress
 from evokern.store import Store, open_readonly
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study
@@ -42,7 +43,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _search(db: Path, table: Table | None = None, **keywords: Any) -> tuple[SearchResult, list[Progress]]:
+def _search(db: Path, table: Table | None = None, **keywords: Any) -> tuple[evokern.SearchResult, list[Progress]]:
     seen: list[Progress] = []
     device = TableDevice(table or small_table())
     found = search(study("small"), db=db, device=device, on_progress=seen.append, **{"trials": 12, **keywords})

@@ -21,18 +21,19 @@ from engine_helpers import go, small_table, study, tiny_table, trials_of
 from stored_studies import reseal
 from typer.testing import CliRunner
 
+import evokern
 from evokern.api import search
 from evokern.cli.app import app
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import StoreError
-from evokern.search import Progress, SearchResult
+from evokern.search import Progress
 from evokern.store import Store, add_proof, open_readonly
 from evokern.store._files import LOG_BYTES
 from evokern.store._lock import rescue
 from evokern.store._optuna import storage_url
 
 
-def interrupted_by(db: Path, what: Callable[[], object], trials: int = 16) -> SearchResult:
+def interrupted_by(db: Path, what: Callable[[], object], trials: int = 16) -> evokern.SearchResult:
     """Search, and do something once ten trials are recorded."""
     left = [what]
 
@@ -88,6 +89,26 @@ def test_a_database_that_goes_while_it_is_searched_is_written_beside(how: str, t
         go(tmp_path / "whole.db", trials=16, seed=1)
         assert sequence(db) == sequence(tmp_path / "whole.db")
     assert not Path(f"{db}.lock").exists()
+
+
+def test_nobody_reads_a_replacement_with_the_log_of_the_former_file(tmp_path: Path) -> None:
+    """Before the search notices, a reader in another process is refused: SQLite would apply the log to the new file."""
+    db, other = tmp_path / "a.db", tmp_path / "other.db"
+    go(other, tiny_table(), trials=3)
+    theirs, told = other.read_bytes(), []
+
+    def displace() -> None:
+        shutil.copy(other, tmp_path / "new.db")
+        (tmp_path / "new.db").rename(db)
+        reading = f"from evokern.store import open_readonly; open_readonly({str(db)!r}).study()"
+        told.append(subprocess.run([sys.executable, "-c", reading], capture_output=True, text=True, check=False).stderr)
+        assert db.read_bytes() == theirs
+
+    with pytest.raises(StoreError, match=r"moved or replaced"):
+        interrupted_by(db, displace)
+    assert "was replaced while a search used it" in told[0]
+    with open_readonly(db) as reader:
+        assert len(list(reader.trials(reader.study()))) == 3
 
 
 def test_a_replacement_with_its_own_log_keeps_it(tmp_path: Path) -> None:

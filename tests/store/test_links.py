@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.errors import StoreError
-from evokern.files import write_text
+from evokern.files import write_text, write_whole
 from evokern.store import Store, open_readonly
 from evokern.sweep.journal import sweep_lock
 
@@ -93,13 +93,17 @@ def test_a_sweep_is_not_locked_through_a_link(target: Path, kind: str) -> None:
     assert (target.read_text(), target.with_name("new").exists()) == (PRECIOUS, False)
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kind", ["link", "relative link", "dangling link", "hard link"])
-def test_an_output_replaces_a_link(target: Path, kind: str) -> None:
+def test_an_output_replaces_a_link(target: Path, kind: str, whole: bool) -> None:
     """The name then is a file of its own; what the link led to is unchanged."""
     put, _ = PLACES[kind]
     out = Path("best.cu")
     put(out, target)
-    write_text(out, "new\n")
+    if whole:
+        write_whole(out, b"new\n")
+    else:
+        write_text(out, "new\n")
     assert (out.read_text(), out.is_symlink(), out.stat().st_nlink) == ("new\n", False, 1)
     assert (target.read_text(), target.with_name("new").exists()) == (PRECIOUS, False)
     assert [path.name for path in Path().iterdir()] == ["best.cu"]

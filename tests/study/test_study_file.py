@@ -66,6 +66,11 @@ def test_a_whole_study_reads(tmp_path: Path) -> None:
         ('kernel = "a"\nproblems = "1"\ntrials = 0\n', "trials = 0; use at least 1"),
         ('kernel = "a"\nproblems = "1"\n[timing]\ncash = 1\n', "unknown key 'timing.cash': did you mean 'cache'"),
         ('kernel = "a"\nproblems = "1"\n[timing]\ncache = "cold"\n', "timing.cache = 'cold'"),
+        ('kernel = "a"\nproblems = "1"\n[gate]\nprecision = "f23"\n', "gate.precision = 'f23': did you mean 'f32'?"),
+        (
+            'kernel = "a"\nproblems = "1"\n[gate]\nprecision = "f32"\natol = 0.1\n',
+            "which gate.atol",
+        ),
         ('kernel = "a"\nproblems = "1"\n[gate]\natol = -1.0\n', "gate.atol = -1.0 is not a tolerance"),
         ('kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = ["nromal"]\n', "did you mean 'normal'"),
         ('kernel = "a"\nproblems = [\n', "is not valid TOML"),
@@ -171,3 +176,19 @@ def test_a_number_is_seconds_only_in_python() -> None:
     assert parse_duration(2) == 2.0
     with pytest.raises(StudyError, match=r"^'2' has no unit; use, for example, 2h, 2m or 2s$"):
         parse_duration("2")
+
+
+def test_the_example_has_the_kernel_s_fields(tmp_path: Path) -> None:
+    """A study without problems gets an example for its kernel, whose code is not run."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "kernels" / "own").mkdir(parents=True)
+    (tmp_path / "kernels" / "own" / "kernel.py").write_text('raise SystemExit\nProblemField("ROWS"), ProblemField("C")')
+    path = tmp_path / "studies" / "own.toml"
+    for text, fault in (("problems = []", "study own has no problem"), ("", "lacks the key 'problems'")):
+        path.write_text(f'kernel = "own"\n{text}\n')
+        with pytest.raises(StudyError, match=fault) as told:
+            read_study(path)
+        assert 'problems = ["ROWS=1024 C=1024"]' in str(told.value)
+    path.write_text('kernel = "other"\n')
+    with pytest.raises(StudyError, match="FIELD=1024"):
+        read_study(path)

@@ -97,7 +97,7 @@ SIMULATED = f'{KERNEL}device = "sim:l4"\ntrials = 3\n'
         (f"{KERNEL}{PROBLEM}dtypes = [1]", "dtypes contains 1; it must be a string"),
         (f"{KERNEL}{PROBLEM}problms = 3", "unknown key 'problms': did you mean 'problems'?"),
         (f'{KERNEL}{PROBLEM}devces = ["auto"]', "unknown key 'devces': did you mean 'devices'?"),
-        (f"{KERNEL}problems = 3", 'problems is 3; use problems = ["B=2 S=512"]'),
+        (f"{KERNEL}problems = 3", 'problems is 3; use problems = ["ROWS=1024 COLS=1024"]'),
         (f'{KERNEL}problems = ["64,256", "64, 256"]', "two combinations have the name scale_rows-64_256-auto"),
         (f'{KERNEL}{PROBLEM}[weights]\n"64,257" = 2', "weights names the problem '64,257': did you mean '64,256'?"),
         (f'{KERNEL}{PROBLEM}[weights]\n"64,256" = 0', "weights: '64,256' = 0; use a number above 0"),

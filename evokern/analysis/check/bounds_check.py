@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from evokern.analysis.check.folder import Results
 from evokern.analysis.check.reference_check import computed, inputs_of, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.study.settings import GateSettings, InputSet
-
-if TYPE_CHECKING:
-    pass
 
 SEED = 0
 """Seed of the inputs; a search uses a secret seed."""
@@ -44,7 +40,7 @@ def bound_results(kernel: Kernel, output: str, dtype: str, problems: Sequence[Pr
         dtype: its type.
         problems: small problems with this type.
     """
-    power = _power(kernel, output, problems)
+    power = power_of(kernel, output, problems)
     name = f"{output} in {dtype}"
     share = f"{power.share:.2g} of the bound" + (f" ({power.share_on})" if power.share_on else "")
     if power.share > 1:
@@ -68,7 +64,8 @@ def bound_results(kernel: Kernel, output: str, dtype: str, problems: Sequence[Pr
         )
 
 
-def _power(kernel: Kernel, output: str, problems: Sequence[Problem]) -> Power:
+def power_of(kernel: Kernel, output: str, problems: Sequence[Problem]) -> Power:
+    """Measure the power of the bound of an output on small problems."""
     import torch
 
     from evokern.gate.comparison import allowed_error, tolerances

@@ -22,8 +22,9 @@ MOST_SMALL_BYTES = 1 << 28
 SAMPLE = 500
 """Number of configurations on which the kernel's functions are tested."""
 
-Results = Iterator[tuple[bool | Literal["warning"] | None, str]]
-"""Results of a check: state and detail. States: True (passed), False (failed), `warning`, None (skipped)."""
+Result = tuple[bool | Literal["warning"] | None, str]
+"""Result of a check: state and detail. States: True (passed), False (failed), `warning`, None (skipped)."""
+Results = Iterator[Result]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from evokern.analysis.check.bound_advice import bound_advice
 from evokern.analysis.check.bounds_check import bound_results
-from evokern.analysis.check.folder import Folder, Results
+from evokern.analysis.check.folder import Folder, Result, Results
 from evokern.analysis.check.reference_check import computed, inputs_of, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, unit_roundoff
 from evokern.study.settings import GateSettings, InputSet
@@ -21,8 +22,6 @@ from evokern.study.settings import GateSettings, InputSet
 if TYPE_CHECKING:
     import torch
 
-HEADROOM = 4.0
-"""Ratio of a suggested tolerance to the measured rounding; other inputs and summation orders round differently."""
 MOST = 2
 """Number of small problems to compute, the same as in the simulated gate."""
 LOOSE_SHARE = 1e-3
@@ -66,7 +65,11 @@ def rounding(folder: Folder) -> Results:
                 yield from bound_results(kernel, name, dtype, problems)
                 continue
             reached = dict(_rounding_by_type(kernel, problems, name))
-            yield from _tolerance_results(name, tolerance.of(dtype), dtype, reached, other=dtype in tolerance.by_dtype)
+            if not reached:
+                yield True, f"{name} is an integer output, so it has no rounding errors"
+                continue
+            which = f"{name} in {_LONG.get(dtype, dtype)}" if dtype in tolerance.by_dtype else name
+            yield _tolerance_result(which, tolerance.of(dtype), reached, bound_advice(kernel, name, problems))
 
 
 def _by_dtype(folder: Folder, output: str) -> dict[str, list[Problem]]:
@@ -147,29 +150,20 @@ def _add(
     of.seen.append((kind, error.flatten(), exact.abs().flatten()))
 
 
-def _tolerance_results(
-    name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rounding], *, other: bool = False
-) -> Results:
-    if not reached:
-        yield True, f"{name} is an integer output, so it has no rounding errors"
-        return
+def _tolerance_result(which: str, tolerance: Tolerance, reached: Mapping[str, Rounding], advice: str) -> Result:
     shares = ", ".join(f"{_share(one)} in {_LONG[kind]}" for kind, one in reached.items())
-    accumulator, one = next(iter(reached.items()))
-    room, given = _written(_suggested(one, dtype, accumulator)), _written(tolerance)
-    which = f"{name} in {_LONG.get(dtype, dtype)}" if other else name
-    summary = f"{which}: largest rounding error relative to {given}: {shares}"
+    one = next(iter(reached.values()))
+    summary = f"{which}: largest rounding error relative to {_written(tolerance)}: {shares}"
     if not one.finite:
-        yield (
-            "warning",
+        return "warning", (
             f"{summary}; a sum may overflow its type: set Tensor's large= to the largest input that the kernel must "
-            "support",
+            "support"
         )
-    elif one.share > 1:
-        yield "warning", f"{summary}; correct candidates would fail; use {room}"
-    elif one.least < LOOSE_SHARE:
-        yield "warning", f"{summary}; wrong results may pass, because {room} would already cover rounding errors"
-    else:
-        yield True, f"{summary}; {room} is enough for {_LONG[accumulator]}"
+    if one.share > 1:
+        return "warning", f"{summary}; correct candidates would fail; {advice}"
+    if one.least < LOOSE_SHARE:
+        return "warning", f"{summary}; wrong results may pass; {advice}"
+    return True, f"{summary}; a bound holds at every shape: {advice}"
 
 
 def _written(tolerance: Tolerance) -> str:
@@ -183,21 +177,15 @@ def _share(one: Rounding) -> str:
     return f"{share} ({one.inputs} inputs)" if one.share else "0"
 
 
-def measured_tolerance(
-    kernel: Kernel, problems: Sequence[Problem], output: str
-) -> tuple[Tolerance | None, tuple[InputSet, ...]]:
-    """Return a tolerance from the measured rounding of the reference, and the input sets used to measure it.
+def usable_input_sets(kernel: Kernel, problems: Sequence[Problem], output: str) -> tuple[InputSet, ...]:
+    """Return the input sets on which float64 and the kernel's type give finite results that differ only by rounding.
 
     Args:
         kernel: the kernel; its declared tolerance is ignored.
         problems: small problems that the reference computes quickly.
         output: a floating-point output.
-
-    Returns:
-        A tolerance with `HEADROOM` (None if no input set is usable), and the usable input sets. An input set is usable
-        if the results in float64 and in the kernel's type are finite and differ only by rounding.
     """
-    whole, usable = Rounding(), []
+    usable: list[InputSet] = []
     for kind in GateSettings().input_sets:
         one = Rounding()
         for problem in problems:
@@ -208,39 +196,7 @@ def measured_tolerance(
             for _, error, exact in one.seen
         ):
             usable.append(kind)
-            whole.seen += one.seen
-    if not whole.seen:
-        return None, ()
-    tensors = workload_tensors(kernel, problems[0])
-    return _suggested(whole, tensors[output].dtype, _arithmetics(tensors)[0]), tuple(usable)
-
-
-def _suggested(one: Rounding, dtype: str, accumulator: str) -> Tolerance:
-    """Return a tolerance of `HEADROOM` times the rounding errors, in round numbers.
-
-    The relative part covers the larger elements of normal inputs; the absolute part covers the remaining errors. The
-    absolute part is at least the accumulator's rounding of the largest element: an element near zero may be a
-    difference of terms of that size, even if no such element occurs in the measured inputs.
-    """
-    usual = [(error, exact) for kind, error, exact in one.seen if kind == "normal"] or [one.seen[0][1:]]
-    relative = [
-        float((error / exact)[exact >= exact.max() / 16].nan_to_num().max())
-        for error, exact in usual
-        if bool((exact > 0).any())
-    ]
-    rtol = _rounded_up(HEADROOM * max([unit_roundoff(dtype), *relative]))
-    left = max(float((HEADROOM * error - rtol * exact).max()) for _, error, exact in one.seen)
-    size = max((float(exact.max()) for _, exact in usual), default=0.0)
-    left = max(left, HEADROOM * unit_roundoff(accumulator) * size)
-    return Tolerance(_rounded_up(left), rtol)
-
-
-def _rounded_up(value: float) -> float:
-    """Return the value rounded up to 1, 2 or 5 times a power of ten; 0 if it is not positive or infinite."""
-    if not 0 < value < math.inf:
-        return 0.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= value * (1 - 1e-9))
+    return tuple(usable)
 
 
 _LONG = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}

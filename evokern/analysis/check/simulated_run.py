@@ -17,6 +17,7 @@ from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.grid import grid_facts
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.study.trial import SMALLER, TOO_LARGE
+from evokern.wording import count_noun
 
 MOST_BYTES = 64 << 20
 """Largest total buffer size of a simulated problem, in bytes; larger problems take minutes."""
@@ -170,7 +171,8 @@ def check_small_problems(folder: Folder) -> Results:
     for doubt in doubts:
         yield "warning", doubt
     if not doubts:
-        yield True, f"{len(able)} problems cover several blocks, unequal extents and tails"
+        cover = "covers" if len(able) == 1 else "cover"
+        yield True, f"{count_noun(len(able), 'problem')} {cover} several blocks, unequal extents and tails"
 
 
 def _one_block(kernel: Kernel, config: Config, problems: list[Problem]) -> Iterator[str]:

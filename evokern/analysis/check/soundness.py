@@ -36,7 +36,7 @@ from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
-from evokern.wording import changed_genes_text, count_noun, in_gib, stage_label
+from evokern.wording import changed_genes_text, count_noun, count_verb, in_gib, stage_label
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """Compile targets of the default candidate: the three chip generations that evokern supports."""
@@ -123,7 +123,9 @@ def check_kernel(
 def _problems(folder: Folder) -> Iterator[CheckResult]:
     """Report the number of problems, and small problems that are not small."""
     kernel, problems = folder.kernel, folder.problems
-    yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
+    yield CheckResult(
+        "problems", True, f"{count_verb(len(problems), 'problem')} valid; the first is {_text(problems[0])}"
+    )
     for problem in folder.too_large:
         needs = f"needs {in_gib(problem_bytes(kernel, problem))}, but at most {MOST_SMALL_BYTES >> 20} MiB are useful"
         yield CheckResult("problems", False, f"the small problem {_text(problem)} {needs}; use a smaller one")
@@ -201,7 +203,7 @@ def _default_feasible(folder: Folder) -> Results:
         notes.setdefault(f"feasible {where}; {chip}: {why}", []).append(problem)
     if anywhere:
         everywhere = len(problems) - sum(map(len, notes.values()))
-        yield True, f"feasible on every chip for {everywhere} of {len(problems)} problems"
+        yield True, f"feasible on every chip for {everywhere} of {count_noun(len(problems), 'problem')}"
     for note, noted in notes.items():
         yield None if anywhere else False, f"{' and '.join(map(_text, noted))}: {note}"
 

@@ -17,6 +17,7 @@ from evokern.declaration.kernel_files import GENERATED
 from evokern.declaration.render import Rendered, macros, read_source
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
+from evokern.wording import count_verb
 
 
 def entries(folder: Folder) -> Results:
@@ -153,7 +154,7 @@ def gene_macros(folder: Folder) -> Results:
     else:
         through = f"; used only by kernel.py: {', '.join(sorted(launch_only))}" if launch_only else ""
         safe = f"{GENERATED} has a value for each" if generated else "each has an #error if undefined"
-        yield True, f"{len(names) - len(launch_only)} macros are used; {safe}{through}"
+        yield True, f"{count_verb(len(names) - len(launch_only), 'macro')} used; {safe}{through}"
 
 
 def _changes_the_launch(folder: Folder, name: str) -> bool:
@@ -177,10 +178,15 @@ def _changes_the_launch(folder: Folder, name: str) -> bool:
             return True
     for config in [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]:
         if kernel.space.active(gene, config):
-            variants = {value: kernel.space.canonical({**config, name: value}) for value in gene.values}
-            if any(seen(variant) != seen(config) for variant in variants.values()):
+            tried = gene.values if len(gene.values) <= _TRIED else rng.sample(gene.values, _TRIED)
+            own = seen(config)
+            if any(seen(kernel.space.canonical({**config, name: value})) != own for value in tried):
                 return True
     return False
+
+
+_TRIED = 32
+"""Maximum number of a gene's values that are tried in each configuration."""
 
 
 def _tested(conditions: Sequence[str]) -> set[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.declaration.problem import ProblemField, words_of
+from evokern.escaping import repr_of
 from evokern.study.trial import Evaluation, Outcome
 
 _RESULT_EVIDENCE = ("file", "line", "finding", "problem", "input_set", "foreign_load", "diagnosis")
@@ -28,6 +29,8 @@ class SourceResult:
     """Source with the same machine code and launch that was evaluated in place of this one, or None."""
     fields: tuple[ProblemField, ...] = ()
     """Fields of the kernel's problems."""
+
+    __repr__ = repr_of("source", "outcome", "time_us", "reason")
 
     @property
     def right(self) -> bool:

@@ -94,8 +94,8 @@ def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[
 
 
 def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneFinding]:
-    timed = np.array([trial.outcome in TIMED and trial.value is not None for trial in ran], dtype=bool)
-    values = np.array([trial.value for trial, t in zip(ran, timed, strict=True) if t], dtype=float)
+    timed = np.array([trial.outcome in TIMED and trial.log_time is not None for trial in ran], dtype=bool)
+    values = np.array([trial.log_time for trial, t in zip(ran, timed, strict=True) if t], dtype=float)
     rows = rows[timed]
     for index, gene in enumerate(genome.genes):
         pairs = single_gene_pairs(genome, rows, index)

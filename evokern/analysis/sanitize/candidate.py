@@ -95,11 +95,11 @@ class SanitizeReport:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings of all runs, merged by kind and pair of lines, with summed counts."""
+        """Findings of all runs, merged by kind, pair of lines and buffer, with summed counts."""
         groups: dict[tuple[object, ...], Finding] = {}
         for finding in (finding for run in self.runs for finding in run.findings):
             line = finding.line or finding.instruction or finding.hint  # for outputs, the hint names the problem
-            key = (finding.kind, finding.file, line, finding.other_file, finding.other_line)
+            key = (finding.kind, finding.file, line, finding.other_file, finding.other_line, finding.allocation)
             known = groups.get(key)
             count = finding.count + (known.count if known else 0)
             gravest = finding if known is None or not known.matters else known
@@ -261,7 +261,7 @@ def sanitize_kernel(
 
 def few_rounds_remarks(paths: Paths, source: str) -> tuple[str, ...]:
     """Return a note about loops that did not repeat, if there are any."""
-    texts = " and ".join(loop.text(source) for loop in few_rounds(paths))
+    texts = "; ".join(loop.text(source) for loop in few_rounds(paths))
     remedy = "which hides faults between rounds; run a problem or a grid at which it takes three"
     return (f"{texts}, {remedy}",) if texts else ()
 

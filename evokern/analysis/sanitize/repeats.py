@@ -82,7 +82,7 @@ def races_text(samples: Iterable[RaceSample]) -> str:
 
 def open_text(loops: Sequence[LoopRounds], source: str) -> str:
     """Return why loops that did not repeat leave a candidate unverified."""
-    texts = " and ".join(loop.text(source) for loop in loops)
+    texts = "; ".join(loop.text(source) for loop in loops)
     remedy = "which hides faults between rounds; declare a small problem at which it takes three"
     return f"at every problem that the simulator can run, {texts}, {remedy}"
 

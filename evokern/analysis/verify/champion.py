@@ -10,6 +10,7 @@ import torch
 
 from evokern.analysis.verify.stages import fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
+from evokern.declaration.bounds.strict import judged_in
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.search.champion import VerifierSettings, VerifyJob
 
@@ -28,7 +29,8 @@ class ChampionWorker:
 
     def __init__(self, settings: VerifierSettings) -> None:
         torch.set_num_threads(1)
-        self._settings, self._kernel = settings, settings.context.kernel()
+        kernel = judged_in(settings.context.kernel(), settings.study.gate.precision)
+        self._settings, self._kernel = settings, kernel
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: VerifyJob) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
 from evokern.cli._text import show_line
-from evokern.wording import GATE_COUNTS, distinguishing_digits, duration, mean_suffix, microseconds
+from evokern.wording import GATE_COUNTS, distinguishing_digits, duration, limit_name, mean_suffix, microseconds
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
@@ -141,6 +141,8 @@ def evidence_words(evidence: Mapping[str, Any], in_words: Callable[[str], str]) 
     """
     left = _in_words(in_words, evidence)
     labels = dict(_EVIDENCE)
+    if left.pop("limit", None) == "bound":
+        labels["over"] = "largest error relative to its bound"
     if left.get("check") == "margin":
         labels["expected"] = "elements expected to exceed the tolerance"
     words: dict[str, Any] = {}
@@ -290,7 +292,8 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         runs = f"{report['runs']} run{'s' if report['runs'] != 1 else ''}"
         yield f"gate on {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
         used = _text(report["tolerance_spent"])
-        yield f"  RMS error: {used} of the tolerance; relative error {_text(report['relative_error'])}"
+        limit = "its bound" if limit_name(worst) == "bound" else "the tolerance"
+        yield f"  RMS error: {used} of {limit}; relative error {_text(report['relative_error'])}"
         at = ", ".join(map(str, worst["index"]))
         got, expected = distinguishing_digits(float(worst["got"]), float(worst["expected"]))
         yield (
@@ -299,7 +302,7 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         )
         left = dict(checks)
         if left.get("of_tolerance"):
-            yield f"  largest error relative to the tolerance, by input set: {_text(left.pop('of_tolerance'))}"
+            yield f"  largest error relative to {limit}, by input set: {_text(left.pop('of_tolerance'))}"
         if report["runs"] == 1:
             left.pop("differing_bytes", None)  # a single run cannot differ
         yield f"  {_text({GATE_COUNTS.get(name, name.replace('_', ' ')): value for name, value in left.items()})}"

@@ -29,7 +29,10 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     from evokern.study.discovery import find_kernel
 
     loaded = find_kernel(kernel, trust=trust)
-    output.print_line(f"{loaded.name}: {loaded.folder}, {len(loaded.genes)} genes, {loaded.space.size:,} combinations")
+    output.print_line(
+        f"{loaded.name}: {loaded.folder}, {count_noun(len(loaded.genes), 'gene')}, "
+        f"{loaded.space.size:,} combination{'' if loaded.space.size == 1 else 's'}"
+    )
     marked = [text for gene in loaded.genes if (text := low_priority_values_text(gene))]
     if marked:
         output.print_line(f"low-priority values: {'; '.join(marked)}")

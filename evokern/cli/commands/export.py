@@ -273,9 +273,11 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: str
     parameters, conditions = len(space["TuningParameters"]), len(space["Conditions"])
     left_out = made["evokern"]["left_out"]
     facts = {"study": record.name, "parameters": parameters, "conditions": conditions, "left_out": left_out}
+    facts |= {"checks": made["evokern"]["checks"]}
     if not _written(output, file, made, facts):
         return
     output.print_line(f"wrote {file}: {parameters} parameters and {conditions} conditions of {record.name}")
+    output.print_line(made["evokern"]["checks"])
     for what in left_out:
         output.print_line(f"T1 cannot express {what}")
 

@@ -49,7 +49,7 @@ def init(
             "subprocess.",
         ),
     ] = False,
-) -> None:
+) -> int:
     """Draft a kernel folder and a study from an existing file.
 
     The command writes kernels/NAME/ and studies/NAME.toml. Guesses are marked in the files, and the command lists what
@@ -59,13 +59,15 @@ def init(
     simulator to guess its inputs, outputs, shapes and grid; it drops host code and other kernels. A Kernel Tuner script
     or T1 file provides parameters, restrictions, grid, arguments and constant memory. A KernelBench task provides
     everything except the kernel.
+
+    If a CUDA file does not compile, the first point of the list is the compiler's error, and the exit code is 1.
     """
     from evokern.scaffold import scaffold
 
     made = scaffold(file, Path.cwd(), name, entry, include, trust=trust)
     if output.json:
         output.print_json({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
-        return
+        return 0 if made.compiles else 1
     here = Path.cwd()
     for path in made.files:
         output.print_line(f"wrote {path.relative_to(here)}")
@@ -73,3 +75,4 @@ def init(
     for note in made.confirm:
         output.print_line(f"  - {note}")
     output.print_line(f"Then run: {command_line('check', made.name)}")
+    return 0 if made.compiles else 1

@@ -21,7 +21,7 @@ from evokern.wording import duration, microseconds
 if TYPE_CHECKING:
     from evokern.sampler_benchmark import Repeat, ReplayResult, SamplerResult
 
-LINE_EVERY_S = 5.0
+LINE_EVERY_S = 3.5
 """Seconds between two progress lines."""
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COMPILED = (".ptx", ".cubin", ".fatbin", ".o", ".so")
 """File name suffixes of compiled code."""
-SOURCES = (".cu", ".cuh")
+SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hxx")
 """File name suffixes of CUDA files; any other target is the name or folder of a kernel."""
 
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import (
     DEFAULT_DB,
     DEFAULT_STUDY,
     DbOption,
-    DeviceOption,
-    NumCpusOption,
-    NumGpusOption,
-    RayAddressOption,
     StoredStudyArgument,
-    StoredTrustOption,
     StudyArgument,
-    TrustOption,
+    requested,
 )
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
-from evokern.study.settings import CONTROLS, SAMPLERS
+from evokern.search.request import ResumeRequest, SessionRequest
 from evokern.study.trial import Outcome
 from evokern.wording import command as command_line
 from evokern.wording import (
@@ -39,72 +32,7 @@ from evokern.wording import (
 )
 
 if TYPE_CHECKING:
-    from evokern.search import SearchResult
-
-BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="TIME",
-        help="Total time over all sessions, such as 2h, 1h30m or 45s. Default: the study's budget.",
-    ),
-]
-ExtendOption = Annotated[
-    str | None, typer.Option("--extend", metavar="TIME", help="Add TIME, such as 30m, to the study's budget.")
-]
-TrialsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--trials",
-        metavar="N",
-        min=1,
-        help="Stop after N evaluated trials over all sessions. Infeasible, duplicate and lost trials do not count. "
-        "Default: the study's limit, if any.",
-    ),
-]
-PriceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--cost-per-hour", metavar="PRICE", min=0, help="Price of one device hour; `show` reports the total cost."
-    ),
-]
-NoVerifyOption = Annotated[
-    bool, typer.Option("--no-verify", help="Skip verification of the champion; you can run `evokern verify` later.")
-]
-AllowChangesOption = Annotated[
-    bool,
-    typer.Option("--allow-changes", help="Continue a study even if its study file or kernel code has changed."),
-]
-
-
-InputsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--inputs",
-        metavar="normal",
-        help="Check candidates on normal inputs only, not on large, subnormal or edge cases; every result says so. "
-        "Default: the inputs of the study (`gate.input_sets`).",
-    ),
-]
-KeepGoingOption = Annotated[
-    bool,
-    typer.Option(
-        "--keep-going",
-        help="Continue even if no candidate is correct. By default, a search stops after 350 incorrect trials. It "
-        "stops after 40 if they all fail for the same reason and no gene affects that reason.",
-    ),
-]
-
-
-_SEED = "Random seed of the sampler. Default: from the study file."
-
-
-def _complete_samplers(incomplete: str) -> list[str]:
-    return [name for name in SAMPLERS if name.startswith(incomplete)]
-
-
-def _complete_controls(incomplete: str) -> list[str]:
-    return [name for name in CONTROLS if name.startswith(incomplete)]
+    from evokern.search import SessionResult
 
 
 @command(
@@ -119,69 +47,9 @@ def _complete_controls(incomplete: str) -> list[str]:
     evokern search attention-s512 --fresh
     evokern search attention-s512 --keep-going
     """,
+    options=SessionRequest,
 )
-def search(
-    output: Output,
-    study: StudyArgument = None,
-    budget: BudgetOption = None,
-    extend: ExtendOption = None,
-    trials: TrialsOption = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            "--sampler",
-            metavar="NAME",
-            help=f"Sampler: {', '.join(SAMPLERS)}. Default: from the study file.",
-            autocompletion=_complete_samplers,
-        ),
-    ] = None,
-    device: DeviceOption = None,
-    ray_address: RayAddressOption = None,
-    num_cpus: NumCpusOption = None,
-    num_gpus: NumGpusOption = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help=_SEED)] = None,
-    max_in_flight: Annotated[
-        int | None,
-        typer.Option(
-            "--max-in-flight",
-            metavar="N",
-            help="Maximum number of concurrent trials; fixed once the study has started. The search begins with 4 at a "
-            "time and increases to this maximum. Default: enough to keep the device busy.",
-        ),
-    ] = None,
-    control: Annotated[
-        str | None,
-        typer.Option(
-            "--control",
-            metavar="random|none",
-            help="With random, every second trial is drawn at random, to compare the sampler with random search. "
-            "Default: from the study file.",
-            autocompletion=_complete_controls,
-        ),
-    ] = None,
-    warm_start: Annotated[
-        str | None,
-        typer.Option(
-            "--warm-start",
-            metavar="auto|none|sim|DB:STUDY|FILE",
-            help="Earlier results that seed a new study: auto, none, sim, another study (DB:STUDY) or a recording "
-            "(FILE). With auto, studies of the same kernel in the database are used, nearest problem first. With "
-            "sim, a simulation of this GPU is searched first. Default: auto; none "
-            "with a control (--control) or on a recording (replay:FILE).",
-        ),
-    ] = None,
-    cost_per_hour: PriceOption = None,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Start over; the old study is kept as NAME.1, or with the next free number."),
-    ] = False,
-    inputs: InputsOption = None,
-    keep_going: KeepGoingOption = False,
-    allow_changes: AllowChangesOption = False,
-    trust: TrustOption = False,
-    no_verify: NoVerifyOption = False,
-    db: DbOption = DEFAULT_DB,
-) -> int:
+def search(output: Output, study: StudyArgument = None, *, db: DbOption = DEFAULT_DB, **options: Any) -> int:
     """Search for the fastest correct variant of a kernel, or resume an earlier search.
 
     Every proposal is written to disk before it runs, and every result as soon as it arrives. To resume after Ctrl-C or
@@ -189,31 +57,12 @@ def search(
     correct, the search stops early with exit code 1 (see --keep-going).
     """
     from evokern.api import FACTORIES
-    from evokern.cluster.request import ray_request
-    from evokern.search import SessionRequest, search_study
+    from evokern.search import search_study
 
     with Watcher(output) as watch:
-        request = SessionRequest(
-            device=device,
-            cluster=ray_request(ray_address, num_cpus, num_gpus),
-            budget=budget,
-            extend=extend,
-            trials=trials,
-            sampler=sampler,
-            seed=seed,
-            max_in_flight=max_in_flight,
-            control=control,
-            warm_start=warm_start,
-            cost_per_hour=cost_per_hour,
-            fresh=fresh,
-            allow_changes=allow_changes,
-            trust=trust,
-            inputs=inputs,
-            keep_going=keep_going,
-            verify=not no_verify,
-        )
+        request = requested(options)
         result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, factories=FACTORIES)
-    return print_result(output, result, extended=extend is not None, fresh=fresh)
+    return print_result(output, result, extended=request.extend is not None, fresh=request.fresh)
 
 
 @command(
@@ -222,47 +71,20 @@ def search(
     evokern resume
     evokern resume attention-s512 --extend 30m --db runs.db
     """,
+    options=ResumeRequest,
 )
-def resume(
-    output: Output,
-    study: StoredStudyArgument = None,
-    budget: BudgetOption = None,
-    extend: ExtendOption = None,
-    trials: TrialsOption = None,
-    device: DeviceOption = None,
-    ray_address: RayAddressOption = None,
-    num_cpus: NumCpusOption = None,
-    num_gpus: NumGpusOption = None,
-    cost_per_hour: PriceOption = None,
-    keep_going: KeepGoingOption = False,
-    allow_changes: AllowChangesOption = False,
-    trust: StoredTrustOption = False,
-    no_verify: NoVerifyOption = False,
-    db: DbOption = DEFAULT_DB,
-) -> int:
+def resume(output: Output, study: StoredStudyArgument = None, *, db: DbOption = DEFAULT_DB, **options: Any) -> int:
     """Resume a study that is stored in the database.
 
     Unlike `search`, this command needs no study file and never starts a new study.
     """
     from evokern.api import FACTORIES
-    from evokern.cluster.request import ray_request
-    from evokern.search import SessionRequest, resume_study
+    from evokern.search import resume_study
 
     with Watcher(output) as watch:
-        request = SessionRequest(
-            device=device,
-            cluster=ray_request(ray_address, num_cpus, num_gpus),
-            budget=budget,
-            extend=extend,
-            trials=trials,
-            cost_per_hour=cost_per_hour,
-            keep_going=keep_going,
-            allow_changes=allow_changes,
-            trust=trust,
-            verify=not no_verify,
-        )
+        request = requested(options)
         result = resume_study(study, request, db=db, on_progress=watch, factories=FACTORIES)
-    return print_result(output, result, extended=extend is not None)
+    return print_result(output, result, extended=request.extend is not None)
 
 
 _ENDS = {
@@ -276,14 +98,14 @@ _INTERRUPTED_FRESH = "interrupted; all results are saved. To resume, run `{resum
 """Message after `--fresh`, where a repeated command would start over."""
 
 
-def _counted(result: SearchResult) -> str:
+def _counted(result: SessionResult) -> str:
     """Return the number of evaluated trials, followed by the trials that `--trials` does not count."""
     outcomes = result.summary["outcomes"]
     evaluated = sum(count for outcome, count in outcomes.items() if Outcome(outcome).evaluated)
     return count_noun(evaluated, "trial") + " evaluated" + uncounted_trials_text(outcomes)
 
 
-def _reasons(result: SearchResult) -> list[str]:
+def _reasons(result: SessionResult) -> list[str]:
     """Return the most common reasons for failures, one line each, most frequent first."""
     from evokern.report.trial_counts import reasons
     from evokern.store import open_readonly
@@ -293,7 +115,7 @@ def _reasons(result: SearchResult) -> list[str]:
     return [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example} (trial {one.trial})" for one in found]
 
 
-def _hints(result: SearchResult) -> list[str]:
+def _hints(result: SessionResult) -> list[str]:
     """Return lines that state what the failed trials have in common."""
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
@@ -305,7 +127,7 @@ def _hints(result: SearchResult) -> list[str]:
         return hints(record.kernel, record.genes, reader.trials(record))
 
 
-def _stop(result: SearchResult) -> str:
+def _stop(result: SessionResult) -> str:
     """Return why the search stopped early."""
     from evokern.analysis.no_success import stop_text
     from evokern.store import open_readonly
@@ -314,7 +136,7 @@ def _stop(result: SearchResult) -> str:
         return stop_text(list(reader.trials(reader.study(result.study))))
 
 
-def _why_nothing_finished(result: SearchResult) -> str:
+def _why_nothing_finished(result: SessionResult) -> str:
     """Return a sentence that explains why no candidate finished within the budget."""
     from evokern.store import open_readonly
 
@@ -331,7 +153,7 @@ def _why_nothing_finished(result: SearchResult) -> str:
     )
 
 
-def print_result(output: Output, result: SearchResult, *, extended: bool = False, fresh: bool = False) -> int:
+def print_result(output: Output, result: SessionResult, *, extended: bool = False, fresh: bool = False) -> int:
     """Print the result of a search and return the exit code, which is 1 if no candidate was right.
 
     Args:

@@ -39,6 +39,17 @@ MIN_TIMED_TRIALS = 30
 """Number of timed trials below which a missing effect of a gene says nothing about the gene."""
 _LIMIT_NAMES = ("_per_thread", "_per_block", "_per_sm")
 """Endings of the constraints that are resource limits."""
+_REASONS = {
+    "block_extent": "extent of a block on the device",
+    "cluster": "the cluster must divide the grid",
+    "cluster_blocks": "no chip supports a larger cluster",
+    "compute_capability": "the device lacks instructions or features",
+    "grid_extent": "extent of a grid on the device",
+    "launch_bounds": "the block exceeds the kernel's launch bounds",
+    "static_shared_memory": "at most 48 KB of static shared memory",
+    "vector_alignment": "vector accesses must be aligned",
+}
+"""Constraint of evokern → its reason."""
 
 
 @command(
@@ -319,13 +330,18 @@ def _rejected(reader: Reader, record: StudyRecord, summary: Mapping[str, Any]) -
     total = sum(rejections.values())
     ordered = sorted(rejections.items(), key=lambda pair: (-pair[1], pair[0]))
     reasons = _constraint_reasons(reader, record)
-    limit = "resource limit of the device"
-    known = {name: reasons.get(name, limit if name.endswith(_LIMIT_NAMES) else "") for name in rejections}
+    known = {name: reasons.get(name) or _reason_of(name) for name in rejections}
     rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name, known[name]) for name, count in ordered]
     total_text = f"{total:,} proposal{'' if total == 1 else 's'} rejected before compilation"
     if any(known.values()):
+        rows = [(*row[:3], row[3] or "constraint of kernel.py") for row in rows]
         return ["", total_text, *table(("proposals", "share", "constraint", "reason"), rows)]
     return ["", total_text, *table(("proposals", "share", "constraint"), [row[:3] for row in rows])]
+
+
+def _reason_of(constraint: str) -> str:
+    """Return the reason of a built-in constraint; empty for other constraints."""
+    return "resource limit of the device" if constraint.endswith(_LIMIT_NAMES) else _REASONS.get(constraint, "")
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:

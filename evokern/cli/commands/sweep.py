@@ -10,7 +10,10 @@ import typer
 
 from evokern.cli._command import INTERRUPTED, app, command
 from evokern.cli._options import (
+    AllowChangesOption,
     DeviceOption,
+    InputsOption,
+    KeepGoingOption,
     NumCpusOption,
     NumGpusOption,
     RayAddressOption,
@@ -18,10 +21,9 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
-from evokern.cli.commands.search import AllowChangesOption, InputsOption, KeepGoingOption
 from evokern.cli.panel import Watcher
 from evokern.errors import InternalError, UsageError
-from evokern.files import make_folder
+from evokern.files import link_outside, make_folder
 from evokern.wording import command as command_line
 from evokern.wording import duration
 
@@ -111,6 +113,8 @@ def run(
 
     found = read_sweep(sweep, device)
     folder = db or found.folder
+    if db is None and (why := link_outside(folder)):
+        raise UsageError(f"{why}; remove the link, or choose the folder with --db")
     cluster = ray_request(ray_address, num_cpus, num_gpus)
     request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust, inputs, keep_going)
     with Watcher(output, lines=False) as watch:

@@ -3,7 +3,7 @@
 // evokern passes this file to NVRTC with --pre-include, so line numbers do not change.
 #pragma once
 #include "stddef.h"
-#include "stdint.h"
+#include "cstdint"
 #include "limits.h"
 #include "cmath"
 #include "algorithm"

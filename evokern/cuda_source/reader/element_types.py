@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ELEMENT_TYPES: Mapping[str, str] = {
-    "float": "f32", "float2": "f32", "float4": "f32", "double": "f64", "half": "f16", "__half": "f16", "half2": "f16",
+    "float": "f32", "float2": "f32", "float3": "f32", "float4": "f32",
+    "double": "f64", "double2": "f64", "double3": "f64", "double4": "f64",
+    "int2": "i32", "int3": "i32", "int4": "i32", "uint2": "u32", "uint3": "u32", "uint4": "u32", "uint": "u32",
+    "char2": "i8", "char3": "i8", "char4": "i8", "uchar": "u8", "uchar2": "u8", "uchar3": "u8", "uchar4": "u8",
+    "short2": "i16", "short4": "i16", "longlong2": "i64", "ulonglong2": "u64", "long": "i64", "unsigned long": "u64",
+    "half": "f16", "__half": "f16", "half2": "f16",
     "__half2": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "bfloat16": "bf16", "__nv_bfloat162": "bf16",
     "nv_bfloat162": "bf16", "__nv_fp8_e4m3": "e4m3", "__nv_fp8x2_e4m3": "e4m3", "__nv_fp8x4_e4m3": "e4m3",
     "__nv_fp8_e5m2": "e5m2", "__nv_fp8x2_e5m2": "e5m2", "__nv_fp8x4_e5m2": "e5m2",

@@ -26,7 +26,8 @@ def find_entry(
             raise SourceError(f"{file} declares kernels but defines none; choose the file with their code")
         raise SourceError(f"{file} contains no __global__ function; choose a file with a kernel")
     if wanted is None:
-        names = sorted({entry.qualified for entry in entries})
+        own = [entry for entry in entries if not entry.file]
+        names = sorted({entry.qualified for entry in own or entries})
         if len(names) > 1:
             raise SourceError(f"{file} contains {len(names)} kernels; choose a kernel with --entry: {', '.join(names)}")
         wanted = names[0]

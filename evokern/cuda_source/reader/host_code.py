@@ -91,15 +91,21 @@ class _Separation:
 
     def host_library(self, unit: SourceFile, index: int) -> str:
         """Return the qualified name at a token if it belongs to a host-only library, else an empty string."""
-        tokens = unit.stream.tokens
-        if tokens[index].text not in known_headers.HOST_NAMESPACES or index + 2 >= len(tokens):
+        tokens, last = unit.stream.tokens, index
+        thrust = tokens[index].text == "thrust" and [
+            token.text in known_headers.THRUST_HOST for token in tokens[index + 2 : index + 3]
+        ] == [True]
+        if tokens[index].text not in known_headers.HOST_NAMESPACES and not thrust:
             return ""
-        after_scope = tokens[index - 1].text == "::" and index > 1 and tokens[index - 2].kind == "word"
-        return (
-            f"{tokens[index].text}::{tokens[index + 2].text}"
-            if tokens[index + 1].text == "::" and not after_scope
-            else ""
+        if tokens[index - 1].text == "::" and index > 1 and tokens[index - 2].kind == "word":
+            return ""
+        while last + 2 < len(tokens) and tokens[last + 1].text == "::" and tokens[last + 2].kind == "word":
+            last += 2
+        name = "".join(token.text for token in tokens[index : last + 1])
+        supplied = (
+            tokens[index].text in known_headers.TORCH_NAMESPACES and tokens[last].text in known_headers.TORCH_NAMES
         )
+        return "" if last == index or (supplied and last == index + 2) else name
 
     def run(self) -> HostCode:
         """Classify all declarations: keep device code and the declarations that it uses."""

@@ -41,6 +41,21 @@ HALF_TYPES = {
 }
 """Header → pattern of its half types; host headers (cuBLAS, torch, NCCL) include these headers indirectly."""
 
+TORCH_DEVICE = "torch_device.cuh"
+"""Header in ``evokern/cuda_source`` with the parts of PyTorch's headers that device code uses."""
+
+# words: a list of names
+TORCH_NAMES = _name_set("""
+    Half BFloat16 TensorAccessor GenericPackedTensorAccessor PackedTensorAccessor PackedTensorAccessor32
+    PackedTensorAccessor64 RestrictPtrTraits DefaultPtrTraits acc_type opmath_type
+""")
+"""Names in the namespaces of PyTorch that `TORCH_DEVICE` declares."""
+
+TORCH_GLOBALS = frozenset({"gpuAtomicAdd", "CUDA_KERNEL_LOOP", "CUDA_KERNEL_LOOP_TYPE"})
+"""Functions and macros that `TORCH_DEVICE` declares outside namespaces."""
+
+TORCH_NAMESPACES = frozenset({"torch", "at", "c10"})
+
 _DECLARED_BY = HALF_TYPES | {
     "mma.h": r"wmma",
     "cooperative_groups.h": r"cooperative_groups",
@@ -56,6 +71,12 @@ HOST_NAMESPACES = _name_set("""
     torch at c10 caffe2 pybind11 py boost cv nvinfer1 absl fmt spdlog xla tensorflow ffi tvm
 """)
 """Namespaces of host-only libraries."""
+
+THRUST_HOST = _name_set("""
+    device_ptr device_vector host_vector universal_vector device_malloc device_free raw_pointer_cast device_pointer_cast
+    copy sort reduce transform fill sequence device host
+""")
+"""Names in ``thrust`` whose headers NVRTC rejects."""
 
 # words: a list of names
 DEVICE_STD = _name_set("""

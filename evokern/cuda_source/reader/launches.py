@@ -1,4 +1,4 @@
-"""Functions that find kernel launches in host code, with the expressions for grid, block and shared memory."""
+"""Functions that find kernel launches and allocations in host code, with the expressions for their extents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.declarations import CppDeclaration
-from evokern.cuda_source.reader.records import LaunchSite
+from evokern.cuda_source.reader.records import Allocation, LaunchSite
 from evokern.cuda_source.source_file import SourceFile
 
 
@@ -43,6 +43,42 @@ def launches(unit: SourceFile) -> Iterator[LaunchSite]:
             function=owner.names[0] if owner and owner.names else "",
             line=unit.line(index),
             definitions=_definitions_for(unit, owner, index, " ".join([*setting[:3], template])),
+            file=unit.name,
+        )
+
+
+_ALLOCATING = frozenset(("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocFromPoolAsync"))
+_CONTAINERS = frozenset(("device_vector", "universal_vector"))
+
+
+def allocations(unit: SourceFile) -> Iterator[Allocation]:
+    """Yield the allocations of GPU memory: the runtime's functions, and Thrust's vectors."""
+    tokens, partner = unit.stream.tokens, unit.stream.partner
+    for index, token in enumerate(tokens):
+        if token.text in _ALLOCATING and index + 1 in partner:
+            parts = unit.arguments(index + 1)
+            if len(parts) < 2 or tokens[parts[0][1]].kind != "word":
+                continue
+            name, size, in_bytes = tokens[parts[0][1]].text, parts[1], True
+        elif token.text in _CONTAINERS and index + 1 < len(tokens) and tokens[index + 1].text == "<":
+            name_at = unit.stream.skip_angles(index + 1, len(tokens))
+            if name_at is None or tokens[name_at].kind != "word" or tokens[name_at + 1].text not in ("(", "{"):
+                continue
+            parts = unit.arguments(name_at + 1)
+            if not parts:
+                continue
+            name, size, in_bytes = tokens[name_at].text, parts[0], False
+        else:
+            continue
+        owner = next((leaf for leaf in unit.leaves if leaf.first <= index <= leaf.last), None)
+        text = unit.stream.source(*size)
+        yield Allocation(
+            name=name,
+            size=text,
+            in_bytes=in_bytes,
+            function=owner.names[0] if owner and owner.names else "",
+            line=unit.line(index),
+            definitions=_definitions_for(unit, owner, index, text),
             file=unit.name,
         )
 

@@ -13,6 +13,7 @@ from evokern.cuda_source.reader import finders, known_headers, launches, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import (
+    Allocation,
     Constant,
     EntryPoint,
     HostFunction,
@@ -26,6 +27,7 @@ from evokern.cuda_source.source_file import SourceFile
 from evokern.errors import SourceError
 from evokern.files import is_file, read_bytes
 
+_TORCH_DEVICE = Path(__file__).parent.parent / known_headers.TORCH_DEVICE
 _PASSES = 8  # one removal rarely makes more than one further round necessary
 
 
@@ -55,6 +57,8 @@ class CudaSource:
     """Kernel launches in the file."""
     includes: tuple[Include, ...]
     """All ``#include`` directives with their status."""
+    allocations: tuple[Allocation, ...] = ()
+    """Allocations of GPU memory in the host code."""
 
     @property
     def name(self) -> str:
@@ -129,6 +133,7 @@ def read(
         host_functions=tuple(finders.host_functions(units[""], host_code)),
         launches=tuple(launch for unit in units.values() for launch in launches.launches(unit)),
         includes=found,
+        allocations=tuple(made for unit in units.values() for made in launches.allocations(unit)),
     )
 
 
@@ -278,28 +283,44 @@ def _with_half_types(
     found: Sequence[Include],
     named: frozenset[str],
 ) -> dict[str, str]:
-    """Include the headers of half types in place of a removed header that included them indirectly.
+    """Include the headers of half types and of torch's device types in place of a removed header that included them.
 
     The replacement is one line, because line numbers must not change: the header of the type that device code uses, or
-    a header for both types.
+    a header for all types.
     """
     words = {token.text for unit in units.values() for token in unit.stream.tokens if token.kind == "word"} | named
     words |= {word for unit in units.values() for d in unit.definitions for word in preprocessor.words(d.value)}
     words -= {name for unit in units.values() for leaf in unit.leaves for name in leaf.names}
+    torch = bool(words & known_headers.TORCH_GLOBALS) or any(map(_names_torch_type, units.values()))
     needed = {
         header for header, names in known_headers.HALF_TYPES.items() if any(re.fullmatch(names, word) for word in words)
     }
-    for name in texts:
+    for name in list(texts):
         here = [include for include in found if include.file == name]
         lacking = sorted(needed - {include.name for include in here})
         gone = {include.line for include in here if include.status in ("host", "missing")}
-        if lacking and gone:
+        if (lacking or torch) and gone:
+            header = f"<{lacking[0] if len(lacking) == 1 else known_headers.BOTH_HALF_TYPES}>"
             lines = texts[name].split("\n")
             lines[_least_conditional(originals[name], gone) - 1] = (
-                f"#include <{lacking[0] if len(lacking) == 1 else known_headers.BOTH_HALF_TYPES}>"
+                f'#include "{known_headers.TORCH_DEVICE}"' if torch else f"#include {header}"
             )
             texts[name] = "\n".join(lines)
+            if torch:
+                texts[known_headers.TORCH_DEVICE] = _TORCH_DEVICE.read_text()
     return texts
+
+
+def _names_torch_type(unit: SourceFile) -> bool:
+    """Return whether a file uses a type of torch that device code can use."""
+    tokens = unit.stream.tokens
+    return any(
+        token.text in known_headers.TORCH_NAMES
+        and index > 1
+        and tokens[index - 1].text == "::"
+        and tokens[index - 2].text in known_headers.TORCH_NAMESPACES
+        for index, token in enumerate(tokens)
+    )
 
 
 def _least_conditional(unit: SourceFile, lines: Iterable[int]) -> int:

@@ -187,6 +187,26 @@ class LaunchSite:
 
 
 @dataclass(frozen=True, slots=True)
+class Allocation:
+    """A ``cudaMalloc(&name, size)``, or a ``device_vector<T> name(size)``, in host code."""
+
+    name: str
+    """Name of the buffer."""
+    size: str
+    """Expression for the size."""
+    in_bytes: bool
+    """Whether the size counts bytes; otherwise, elements."""
+    function: str
+    """Host function that contains the allocation."""
+    line: int
+    """Line of the allocation."""
+    definitions: tuple[tuple[str, str], ...] = field(default=())
+    """(name, initialiser) of the local variables that the size uses, directly or indirectly."""
+    file: str = ""
+    """Header that contains the allocation, as written in ``#include``; empty for the main file."""
+
+
+@dataclass(frozen=True, slots=True)
 class Include:
     """An ``#include`` directive and its status."""
 

@@ -121,7 +121,7 @@ class SumOfProducts(ErrorBound):
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the factor of the sum of absolute products."""
         count, widest = count_of(self.terms, problem) + 1, _widest(bits, self.inputs)
-        return (sum_factor(count, _precision(self.accumulate, problem, config), widest),)
+        return (sum_factor(count, precision(self.accumulate, problem, config), widest),)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -137,7 +137,7 @@ class SumOfProducts(ErrorBound):
     def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of terms, and of those that are accumulated in 16 bits."""
         count = count_of(self.terms, problem)
-        return count, 1 if _precision(self.accumulate, problem, config) in ("f32", "f64") else count
+        return count, 1 if precision(self.accumulate, problem, config) in ("f32", "f64") else count
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,9 @@ class Sum(ErrorBound):
 
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the factor of the sum of absolute values."""
+        _widest(bits, (self.input,))  # an unknown input is an error
         count = count_of(self.terms, problem) + self.roundings
-        return (sum_factor(count, _precision(self.accumulate, problem, config), CUDA_CORE_BITS),)
+        return (sum_factor(count, precision(self.accumulate, problem, config), CUDA_CORE_BITS),)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -171,7 +172,7 @@ class Sum(ErrorBound):
     def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of terms, and of those that are accumulated in 16 bits."""
         count = count_of(self.terms, problem)
-        return count, 1 if _precision(self.accumulate, problem, config) in ("f32", "f64") else count
+        return count, 1 if precision(self.accumulate, problem, config) in ("f32", "f64") else count
 
 
 @dataclass(frozen=True)
@@ -199,9 +200,14 @@ class Elementwise(ErrorBound):
     precision: PerCandidate = "f32"
     """Type of the arithmetic."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.ulp, bool) or not isinstance(self.ulp, (int, float)) or not 0 <= self.ulp < 2**20:
+            raise KernelError(f"an error bound has {self.ulp!r} ulp; use a number from 0 to 2^20")
+
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the relative error."""
-        return (2 * self.ulp * ROUNDOFF[_precision(self.precision, problem, config)],)
+        _widest(bits, self.inputs)
+        return (2 * self.ulp * ROUNDOFF[precision(self.precision, problem, config)],)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -227,7 +233,8 @@ class Softmax(ErrorBound):
         Every exponential has two roundings and the 2 ulp of `ex2.approx` (PTX ISA, "ex2"). A pass in tiles rescales
         the sum at most once per element.
         """
-        unit = ROUNDOFF[_precision(self.exponential, problem, config)]
+        _widest(bits, (self.input,))
+        unit = ROUNDOFF[precision(self.exponential, problem, config)]
         return 2 * 6 * unit + 2 * count_of(self.terms, problem) * ROUNDOFF["f32"], 2 * 2 * ROUNDOFF["f32"]
 
     def magnitudes(
@@ -285,16 +292,16 @@ class Attention(ErrorBound):
         """Return the factors of the weighted values, of the scores, of the sum of values, and of merged parts."""
         depth, keys = count_of(self.depth, problem), count_of(self.keys, problem)
         names = ("probabilities", "exponential", "merge", "rounded")
-        of = {name: _precision(getattr(self, name), problem, config) for name in names}
+        of = {name: precision(getattr(self, name), problem, config) for name in names}
         units = {"probabilities": 2, "exponential": 2 * 6, "merge": 2, "rounded": 1}
         weights = sum(units[name] * ROUNDOFF[of[name]] for name in names)
         widest = _widest(bits, self.inputs)
         # 8-bit values are converted to 16 bits, because weights have 16 bits.
-        values = sum_factor(keys, _precision(self.values, problem, config), max(widest, TENSOR_CORE_BITS))
+        values = sum_factor(keys, precision(self.values, problem, config), max(widest, TENSOR_CORE_BITS))
         products = values + 2 * keys * ROUNDOFF["f32"]
         if self.score_bits is not None and config is not None:
             widest = self.score_bits(config, problem)
-        scores = sum_factor(depth, _precision(self.scores, problem, config), widest) + 4 * ROUNDOFF["f32"]
+        scores = sum_factor(depth, precision(self.scores, problem, config), widest) + 4 * ROUNDOFF["f32"]
         # The argument of the exponential, at most twice the largest score, is rounded to the exponential's type.
         scores += 2 * ROUNDOFF[of["exponential"]] + 2 * ROUNDOFF[of["rounded"]]
         # Weights below 2^-14 are subnormal in float16: each is rounded by at most 2^-25.
@@ -322,7 +329,7 @@ class Attention(ErrorBound):
     def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of keys, and of those that are accumulated in 16 bits."""
         count = count_of(self.keys, problem)
-        return count, 1 if _precision(self.values, problem, config) in ("f32", "f64") else count
+        return count, 1 if precision(self.values, problem, config) in ("f32", "f64") else count
 
     def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the bound."""
@@ -346,7 +353,7 @@ class RmsNorm(ErrorBound):
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the relative error: half of the error of the sum of squares, and six roundings."""
         half = (count_of(self.terms, problem) / 2 + 8) * ROUNDOFF["f32"]
-        normalised, row = (_precision(one, problem, config) for one in (self.normalised, self.row))
+        normalised, row = (precision(one, problem, config) for one in (self.normalised, self.row))
         return (half + ROUNDOFF[normalised] + 2 * ROUNDOFF[row],)
 
     def magnitudes(
@@ -423,7 +430,7 @@ def count_of(count: Count, problem: Problem) -> int:
     return found
 
 
-def _precision(chosen: PerCandidate, problem: Problem, config: Config | None) -> Precision:
+def precision(chosen: PerCandidate, problem: Problem, config: Config | None) -> Precision:
     """Return the type of an intermediate result; float32 if it depends on the candidate and none is given."""
     try:
         found = chosen if not callable(chosen) else "f32" if config is None else chosen(config, problem)

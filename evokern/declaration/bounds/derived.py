@@ -1,7 +1,7 @@
 """Bounds derived from the reference: for workloads that declare neither a bound nor a tolerance.
 
-A bound is derived if the reference is one known torch operation, apart from views, copies and conversions. Tracing the
-reference on tensors without data yields the operation, and the number of terms at any problem.
+A reference of one known torch operation, apart from views and conversions, has the ready-made bound of this operation.
+For other references, the bound is propagated through every operation (`evokern.declaration.bounds.propagation`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evokern.declaration.bounds import Elementwise, ErrorBound, Mean, RmsNorm, Softmax, Sum, SumOfProducts
+from evokern.declaration.bounds import (
+    EXACT_SUM,
+    ROUNDOFF,
+    TENSOR_CORE_BITS,
+    ErrorBound,
+    Inputs,
+    Mean,
+    Reference,
+    RmsNorm,
+    Softmax,
+    Sum,
+    SumOfProducts,
+)
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import SIGNIFICAND_BITS, Kernel, Tensor
+from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Tensor, Tolerance
 from evokern.declaration.problem import Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 
@@ -34,17 +46,8 @@ PRODUCTS = frozenset(
     {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "linear", "conv1d", "conv2d", "conv3d"}
 )
 """Operations that add products."""
-FUNCTIONS: Mapping[str, float] = {
-    "relu": 0, "abs": 0, "neg": 0, "__neg__": 0, "clamp": 0, "maximum": 0, "minimum": 0, "exp": 4, "log": 4, "sqrt": 1,
-    "rsqrt": 4, "sigmoid": 8, "tanh": 8, "silu": 12, "gelu": 16, "sin": 4, "cos": 4, "reciprocal": 2,
-}  # fmt: skip
-"""Functions of single elements, with the error in ulp that a float32 kernel may have (CUDA C++ Programming Guide,
-"Mathematical Functions", doubled for approximate instructions)."""
-COMBINATIONS = frozenset(
-    {*("add", "sub", "mul", "div"), *(f"__{side}{name}__" for side in ("", "r") for name in ("add", "sub", "mul")),
-     "__truediv__"}
-)  # fmt: skip
-"""Operations on two elements, each rounded once."""
+EXACT_TERM = 1.5
+"""Expected absolute value of a nonzero `exact` input, which is -2, -1, 1 or 2 (`evokern.gate.data`)."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,51 @@ class TracedOperation:
     """Its named arguments."""
 
 
+@dataclass(frozen=True)
+class PropagatedBound(ErrorBound):
+    """Bound propagated through the operations of the reference."""
+
+    arithmetic: Callable[[Problem], tuple[int, float, float]]
+    """Function that returns the bits of the widest input, and the unit roundoffs of operands and of the arithmetic."""
+    formula: Callable[[Problem], tuple[int, float, int]]
+    """Function that returns the largest number of roundings; and the number of terms and the degree of a polynomial,
+    with 0 terms for other references."""
+
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
+        """Return the number of roundings, by which the magnitude is divided."""
+        return (float(self.formula(problem)[0]),)
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the error of each element divided by the number of roundings."""
+        mode = self.propagation(problem, inputs)
+        with _plain_attention(), mode:
+            found = reference(inputs)
+        return (mode.of(found).error / self.formula(problem)[0],)
+
+    def propagation(self, problem: Problem, inputs: Inputs) -> Any:
+        """Return an `ErrorPropagation` mode that propagates errors from these inputs."""
+        from evokern.declaration.bounds.propagation import ErrorPropagation
+
+        bits, narrow, unit = self.arithmetic(problem)
+        return ErrorPropagation(list(inputs.values()), bits=bits, narrow=narrow, unit=unit)
+
+    def density(self, problem: Problem) -> float | None:
+        """Return a density for which a polynomial with simple coefficients stays far below 2048."""
+        _, terms, degree = self.formula(problem)
+        if not terms or not degree:
+            return None
+        return float(min(1.0, (EXACT_SUM / EXACT_TERM**degree / terms) ** (1 / degree)))
+
+
 def with_derived_bounds(kernel: Kernel) -> Kernel:
     """Return the kernel with a bound for each output that has neither a bound nor a tolerance.
 
+    Integer outputs must be exact.
+
     Raises:
-        KernelError: an output has neither, and its reference is not one known operation.
+        KernelError: an output has neither, and its reference uses an operation without a known bound.
     """
     if not kernel.workload.small_problems:
         return kernel  # the outputs are unknown; the gate names those without a limit
@@ -73,28 +116,39 @@ def with_derived_bounds(kernel: Kernel) -> Kernel:
     except KERNEL_CODE_EXCEPTIONS as error_:
         where = f"kernel {kernel.name}: tensors raised {type(error_).__name__}: {error_} at {problem}"
         raise KernelError(where) from error_
-    error = dict(kernel.workload.error)
+    error, tolerance = dict(kernel.workload.error), dict(kernel.workload.tolerance)
     for name, tensor in tensors.items():
-        if tensor.role not in ("output", "inout") or name in kernel.workload.tolerance:
+        if tensor.role not in ("output", "inout") or name in tolerance:
             continue
-        bound = derived_bound(kernel, config, problem) if tensor.dtype in SIGNIFICAND_BITS else None
-        if bound is None:
+        if tensor.dtype not in SIGNIFICAND_BITS:
+            tolerance[name] = Tolerance(0.0, 0.0)
+            continue
+        try:
+            error[name] = derived_bound(kernel, config, problem, name)
+        except KernelError as reason:
             raise KernelError(
-                f"kernel {kernel.name}: output {name!r} has neither a bound nor a tolerance, and its reference is not "
-                f"one operation with a known bound; add error={{{name!r}: ...}} to the workload (docs/proof.md)"
-            )
-        error[name] = bound
-    if len(error) == len(kernel.workload.error):
-        return kernel
-    return replace(kernel, workload=replace(kernel.workload, error=error))
+                f"kernel {kernel.name}: output {name!r} has neither a bound nor a tolerance, and {reason}; "
+                f"add error={{{name!r}: ...}} to the workload (docs/proof.md)"
+            ) from reason
+    given = {name: one for name, one in tolerance.items() if name not in error}
+    return replace(kernel, workload=replace(kernel.workload, error=error, tolerance=given))
 
 
-def derived_bound(kernel: Kernel, config: Config, problem: Problem) -> ErrorBound | None:
-    """Return the bound of a reference that is one known operation with one output, or None."""
+def derived_bound(kernel: Kernel, config: Config, problem: Problem, output: str) -> ErrorBound:
+    """Return the bound of an output of a reference.
+
+    Raises:
+        UnknownOperationError: the reference uses an operation without a known bound.
+    """
+    bound = _propagated(kernel, config, output)
+    _try(kernel, bound, config, problem, output)
     operations = operations_of(kernel, config, problem)
-    if operations is None or len(operations) != 1:
-        return None
-    (one,) = operations
+    found = _ready_made(kernel, config, problem, operations[0]) if operations and len(operations) == 1 else None
+    return found or bound
+
+
+def _ready_made(kernel: Kernel, config: Config, problem: Problem, one: TracedOperation) -> ErrorBound | None:
+    """Return the bound of a reference that is this one operation, or None."""
     tensors = kernel.workload.tensors(problem, config)
     given = tuple(name for name, tensor in tensors.items() if tensor.given and tensor.dtype in SIGNIFICAND_BITS)
 
@@ -107,17 +161,79 @@ def derived_bound(kernel: Kernel, config: Config, problem: Problem) -> ErrorBoun
 
     if one.name in PRODUCTS:
         return SumOfProducts(terms, given)
-    if one.name in FUNCTIONS and len(given) >= 1:
-        return Elementwise(FUNCTIONS[one.name])
-    if one.name in COMBINATIONS:
-        return Elementwise(1, inputs=given if one.name not in ("mul", "__mul__", "__rmul__") else ())
-    if len(given) == 1 and one.name in ("sum", "mean"):
-        return (Sum if one.name == "sum" else Mean)(terms, given[0])
+    if len(given) == 1 and one.name in ("sum", "cumsum", "mean"):
+        return (Mean if one.name == "mean" else Sum)(terms, given[0])
     if len(given) == 1 and one.name == "softmax" and _last_axis(one):
         return Softmax(terms, given[0])
     if one.name == "rms_norm":
         return RmsNorm(terms)
     return None
+
+
+def _propagated(kernel: Kernel, config: Config, output: str) -> PropagatedBound:
+    @functools.cache
+    def arithmetic(at: Problem) -> tuple[int, float, float]:
+        tensors = kernel.workload.tensors(at, config)
+        used = {tensor.dtype for tensor in tensors.values() if tensor.given and tensor.dtype in SIGNIFICAND_BITS}
+        bits = max((8 * DTYPE_BYTES[dtype] for dtype in used), default=32)
+        narrow = max((ROUNDOFF[dtype] for dtype in used if dtype in ("f16", "bf16")), default=ROUNDOFF["f16"])
+        # In float64, the reference has an error of its own.
+        wide = tensors[output].dtype == "f64" and used <= {"f64"}
+        unit = 2 * ROUNDOFF["f64"] if wide else ROUNDOFF["f32"]
+        return bits, narrow if bits <= TENSOR_CORE_BITS else 0.0, unit
+
+    @functools.cache
+    def formula(at: Problem) -> tuple[int, float, int]:
+        inputs = _inputs(kernel.workload.tensors(at, config), "meta")
+        mode = bound.propagation(at, inputs)
+        try:
+            with _plain_attention(), mode:
+                result = mode.of(kernel.workload.reference(at, inputs)[output])
+        except KERNEL_CODE_EXCEPTIONS:
+            return 1, 0.0, 0  # the reference depends on the values
+        return max(1, result.count), result.terms if result.other is None else 0.0, result.degree
+
+    bound = PropagatedBound(arithmetic, formula)
+    return bound
+
+
+def _try(kernel: Kernel, bound: PropagatedBound, config: Config, problem: Problem, output: str) -> None:
+    """Propagate errors through the reference at a small problem, to find unknown operations early."""
+    from evokern.declaration.bounds.rounded import UnknownOperationError
+
+    inputs = _inputs(kernel.workload.tensors(problem, config), "cpu")
+    mode = bound.propagation(problem, inputs)
+    try:
+        with _plain_attention(), mode:
+            result = kernel.workload.reference(problem, inputs)[output]
+        _ = mode.of(result).error
+    except UnknownOperationError:
+        raise
+    except KERNEL_CODE_EXCEPTIONS:
+        return  # the gate and `evokern check` explain a reference that raises
+
+
+def _inputs(tensors: Mapping[str, Tensor], device: str) -> dict[str, torch.Tensor]:
+    """Return float64 inputs: ones, the smallest integers, or drawn values."""
+    import torch
+
+    found = {}
+    for name, tensor in tensors.items():
+        if not tensor.given:
+            continue
+        if tensor.draw is not None and device == "cpu":
+            found[name] = tensor.draw(torch.Generator().manual_seed(0)).to(torch.float64)
+        else:
+            value = 1.0 if tensor.dtype in SIGNIFICAND_BITS else float(tensor.low)
+            found[name] = torch.full(tensor.shape, value, dtype=torch.float64, device=device)
+    return found
+
+
+def _plain_attention() -> Any:
+    """Return a context in which scaled dot-product attention consists of matrix products and a softmax."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel([SDPBackend.MATH])
 
 
 def operations_of(kernel: Kernel, config: Config, problem: Problem) -> list[TracedOperation] | None:
@@ -156,6 +272,8 @@ def _terms(one: TracedOperation) -> int:
         weight: torch.Tensor = one.args[1]
         return weight[0].numel() + 1
     given: torch.Tensor = one.args[0]
+    if one.name == "cumsum":
+        return int(given.shape[one.args[1] if len(one.args) > 1 else one.kwargs["dim"]])
     if one.name in ("sum", "mean"):
         axes = one.args[1] if len(one.args) > 1 else one.kwargs.get("dim")
         if axes is None:

@@ -66,6 +66,8 @@ class SharedMemory:
         Raises:
             DeviceError: the kernel does not compile.
         """
+        self.values = random.Random(random.SystemRandom().getrandbits(62))
+        """Source of the values; a device seeds it for each candidate."""
         program = compile_internal(SOURCE, f"{_ENTRY}.cu", _ENTRY, chip)
         self._chip = chip
         self._candidate = Candidate(Built((program,), (), (), "", 0.0))
@@ -83,13 +85,12 @@ class SharedMemory:
             uses: resources of its entry points.
             partly: overwrite part of the shared memory that the launches use, if any; otherwise everything.
         """
-        chosen = random.SystemRandom()
         sizes = {launch.shared_bytes + uses[launch.entry].static_shared_bytes for launch in launches} - {0}
         if sizes and partly:
             for size in sorted(sizes):
-                self._enqueue(self.partial_launch(size, chosen.getrandbits(32)))
+                self._enqueue(self.partial_launch(size, self.values.getrandbits(32)))
         else:
-            self._enqueue(self.full_launch(chosen.getrandbits(32)))
+            self._enqueue(self.full_launch(self.values.getrandbits(32)))
 
     def full_launch(self, seed: int, *, alike: bool = False) -> Launch:
         """Return the launch that overwrites all shared memory of every SM, with one value or with different values."""

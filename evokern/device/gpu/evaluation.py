@@ -16,7 +16,7 @@ from evokern.device.gpu.jobs import Evaluate, GpuSettings
 from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.gate import Gate, Verdict
 from evokern.gate.buffer_set import BufferSet
-from evokern.gate.check import Repetition, RunFailed, calls, repeated
+from evokern.gate.check import Repetition, RunFailed, begin_candidate, calls, candidate_seed, repeated
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import LowerBound, Work, below, boosted, floor, peak_rates, recorded, work
@@ -64,10 +64,15 @@ class CandidateEvaluator:
             RunFailed: a launch crashed, hung, or was far too slow.
         """
         reports: dict[str, Any] = {}
+        marginal: set[Problem] = set()
+        begin_candidate(self._settings.secret, job.config)
+        if self._shared is not None:
+            self._shared.values.seed(candidate_seed(self._settings.secret, job.config, purpose="shared memory"))
         for problem, gate in self._gates.items():
             with self._phases.phase("gate"):
                 verdict = self._check(job, candidate, problem, gate)
             reports[problem.key] = dict(verdict.report)
+            marginal |= {problem} if verdict.marginal else set()
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=reports)
         benches, clocks, resets = [], [], []
@@ -75,6 +80,9 @@ class CandidateEvaluator:
             for problem in self._gates:
                 tensors, launches = self._runs.workload(job.config, problem)
                 bench = self._runs.bench(tensors, problem)
+                self._reseed(job, problem, "timing")
+                if problem in marginal:
+                    bench.refresh(whole=True)  # the inputs of earlier candidates must not decide
                 bench.poison()
                 program = job.built.build(problem).program
                 prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
@@ -100,7 +108,9 @@ class CandidateEvaluator:
             return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             with self._phases.phase("gate"):
-                verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
+                self._reseed(job, problem, "repetition")
+                between = self._between(job, candidate, problem)
+                verdict = self._check_timed(between, bench, clock, prepared, problem, whole=problem in marginal)
             if clock.timed is not None:
                 reports[problem.key]["timed_calls"] = clock.timed.report()
             if not verdict.passed:
@@ -112,7 +122,10 @@ class CandidateEvaluator:
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
         # `elite_us` counts only trials that the sampler may know. Faster ones may have been measured since.
         best = job.elite_us is None or measurement.time_us < min(job.elite_us, self._best_us)
+        # A marginal candidate has been checked on inputs that no earlier candidate saw.
         for problem, gate in self._gates.items() if best else ():
+            if problem in marginal:
+                continue
             verdict = self._check_renewed(job, candidate, problem, gate)
             if not verdict.passed:
                 reports[problem.key] = dict(verdict.report)
@@ -155,7 +168,10 @@ class CandidateEvaluator:
             limits=limits,
         )  # fmt: skip
         try:
-            verdict = gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
+            self._reseed(job, problem, "check")
+            verdict = gate.check(runner, launches, tensors)
+            self._reseed(job, problem, "fresh inputs")
+            verdict = gate.retest(verdict, runner, launches, tensors)
         except RunFailed as failed:
             if failed.outcome is not Outcome.SLOW:
                 raise
@@ -167,6 +183,10 @@ class CandidateEvaluator:
         bench = gate.bench(tensors, gate.kinds(tensors), self._settings.gate.runs)
         first = candidate.prepare(program, calls(bench, launches)[0])
         return between.explain(verdict, bench, lambda: self._once([first]))
+
+    def _reseed(self, job: Evaluate, problem: Problem, purpose: str) -> None:
+        """Derive the next random choices from the study's secret, so that searches with one seed agree."""
+        self._gates[problem].reseed(candidate_seed(self._settings.secret, job.config, problem, purpose))
 
     def _unchecked_evidence(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Return the evidence for a candidate whose first launches were far too slow; its results were not checked."""
@@ -189,6 +209,7 @@ class CandidateEvaluator:
             return Verdict(True)
         program = job.built.build(problem).program
         runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
+        self._reseed(job, problem, "renewed")
         return gate.check(runner, launches, tensors, whole=True)
 
     def _check_timed(
@@ -198,11 +219,13 @@ class CandidateEvaluator:
         clock: GraphClock,
         prepared: Sequence[PreparedCall],
         problem: Problem,
+        *,
+        whole: bool,
     ) -> Verdict:
         """Check the timed runs, and the module variables after the timed and the repeated runs."""
         try:
             between.require_state()
-            verdict = self._judge_timed(between, bench, clock, prepared, problem)
+            verdict = self._judge_timed(between, bench, clock, prepared, problem, whole=whole)
             if verdict.passed:
                 between.require_state()
             else:
@@ -223,6 +246,8 @@ class CandidateEvaluator:
         clock: GraphClock,
         prepared: Sequence[PreparedCall],
         problem: Problem,
+        *,
+        whole: bool,
     ) -> Verdict:
         """Check the recorded and the final outputs of the timed runs, then repeat the runs.
 
@@ -245,7 +270,7 @@ class CandidateEvaluator:
                 between.overwrite()
                 self._repeat(clock, prepared, repetition)
 
-            verdict = repeated(bench, repeat, problem=problem)
+            verdict = repeated(bench, repeat, problem=problem, whole=whole)
         return verdict
 
     def _repeat(self, clock: GraphClock, prepared: Sequence[PreparedCall], repetition: Repetition) -> None:

@@ -34,6 +34,8 @@ class GpuSettings:
     """File whose lock grants the use of the GPU: a spare worker warms up only while no candidate is timed."""
     warm_config: Config
     """Candidate whose buffers a worker prepares at its start."""
+    secret: int = 0
+    """Seed of the study for the inputs of each candidate; 0 lets the worker choose one."""
 
 
 @dataclass(frozen=True)

@@ -254,6 +254,7 @@ class LiveDevice:
                 device_index=self._gpu.index,
                 turn_lock=Path(),
                 warm_config=first,
+                secret=task.secret,
             ),
             CompileSettings(context, default_directory(), foreign=task.foreign),
             task.study.window or self.window,

@@ -7,7 +7,7 @@ playoff's margin (docs/lab/2026-11-27-timing.md#buffers-in-a-playoff).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.declaration.kernel import Problem, Tensor
@@ -28,6 +28,7 @@ class _TimedProblem:
 
     clock: GraphClock
     bench: BufferSet
+    tensors: Mapping[str, Tensor]
     problem: Problem
     name: str
 
@@ -55,12 +56,14 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
     for contestant, candidate in zip(job.contestants, loaded, strict=True):
         row = []
         for problem in runs.problems:
-            bench = _bench(runs, contestant, problem, benches)
+            tensors, _ = runs.workload(contestant.config, problem, contestant.baseline)
+            bench = _bench(runs, tensors, problem, benches)
+            bench.judge_as(tensors)
             calls = runs.sequence(bench, contestant.config, problem, contestant.built, candidate, contestant.baseline)
             clock = runs.clock(calls, bench, contestant.baseline)
             clock.prepare()
             clock.settle()  # the next clock chooses its changes from the same inputs
-            row.append(_TimedProblem(clock, bench, problem, contestant.baseline or "a candidate"))
+            row.append(_TimedProblem(clock, bench, tensors, problem, contestant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]
     for turn in range(job.samples):
@@ -81,12 +84,11 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
 
 def _bench(
     runs: TimedRuns,
-    contestant: Contestant,
+    tensors: dict[str, Tensor],
     problem: Problem,
     benches: list[tuple[Problem, dict[str, Tensor], BufferSet]],
 ) -> BufferSet:
     """Return buffers shared with candidates that have the same tensors, or new ones."""
-    tensors, _ = runs.workload(contestant.config, problem)
     if not any(tensor.role == "inout" for tensor in tensors.values()):
         for of, same, bench in benches:
             if (of, same) == (problem, tensors):
@@ -127,6 +129,7 @@ def _require_right(row: Sequence[_TimedProblem]) -> None:
     for timed in row:
         if any(tensor.role == "inout" for tensor in timed.bench.tensors.values()):
             continue  # timed calls used their own results as inputs, so their results cannot be compared
+        timed.bench.judge_as(timed.tensors)
         timed.bench.poison()
         timed.clock.replay()
         verdict = judge(

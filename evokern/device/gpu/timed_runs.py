@@ -54,7 +54,9 @@ class TimedRuns:
         self._monitor = monitor
         # Cached, because each evaluation of the declaration takes 0.1 to 0.3 ms, during which the GPU would wait.
         self.workload = functools.lru_cache(maxsize=len(gates))(self._declared)
-        """Function from configuration and problem to a candidate's tensors and launches."""
+        """Function from configuration and problem to a candidate's tensors and launches.
+
+        The name of a baseline gives the tensors its bounds."""
         self._flush: torch.Tensor | None = None
         if timing.cache == "flush":
             size = torch.cuda.get_device_properties(device).L2_cache_size
@@ -65,8 +67,11 @@ class TimedRuns:
         """Problems of the study."""
         return tuple(self._gates)
 
-    def _declared(self, config: Config, problem: Problem) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
-        return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
+    def _declared(
+        self, config: Config, problem: Problem, baseline: str = ""
+    ) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
+        own = self._baseline(baseline) if baseline else None
+        return tensors_of(self._kernel, config, problem, own), launches_of(self._kernel, config, problem)
 
     def bench(self, tensors: dict[str, Tensor], problem: Problem, *, fresh: bool = False) -> BufferSet:
         """Return buffers with inputs for timed runs on a problem.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.device.contract import BaselineResult
@@ -42,7 +44,7 @@ from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.errors import DeviceError, EvokernError
 from evokern.gate import Gate, prove_power
 from evokern.gate.buffer_set import BufferSet
-from evokern.gate.check import RunFailed, calls
+from evokern.gate.check import RunFailed, calls, candidate_seed
 from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.memory_plan import planned_bytes
 from evokern.gate.verdict import judge
@@ -50,7 +52,7 @@ from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import Rates
 from evokern.measurement.timing import FIRST_LAUNCHES, measure
 from evokern.study.trial import Evaluation, Outcome, Timing
-from evokern.wording import first_line, in_gib
+from evokern.wording import first_line, in_gib, limit_name
 from evokern.workers.process import Retire
 
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -66,11 +68,11 @@ class GpuWorker:
         Raises:
             KernelError: the kernel folder or its reference is invalid.
         """
-        self._settings = settings
+        self._settings = settings = replace(settings, secret=settings.secret or random.SystemRandom().getrandbits(62))
         self._turn_lock = settings.turn_lock.open("rb")
         self._phases = PhaseClock()
         device, self._monitor = self._context()
-        self._kernel = settings.context.kernel()
+        self._kernel = judged_in(settings.context.kernel(), settings.gate.precision)
         own = self._own_kernels()
         self._gates = {
             problem: Gate(self._kernel, problem, settings.gate, device, own=own)
@@ -329,9 +331,11 @@ class GpuWorker:
         try:
             timings: list[Timing] = []
             for problem, gate in self._gates.items():
-                tensors, launches = self._runs.workload(self._settings.warm_config, problem)
+                tensors, launches = self._runs.workload(self._settings.warm_config, problem, baseline.name)
                 runner = BaselineRunner(baseline, problem, self._settings.timing.hang_s)
                 checked = gate.bench(tensors, gate.kinds(tensors), runs=1)
+                warm, secret = self._settings.warm_config, self._settings.secret
+                gate.reseed(candidate_seed(secret, warm, problem, f"baseline {baseline.name}"))
                 checked.refresh()
                 checked.poison()
                 runner.run(calls(checked, launches))
@@ -395,5 +399,5 @@ class _NullRunner:
 def _rejection(evidence: Mapping[str, Any]) -> str:
     """Return why the gate rejected a baseline: the check, its largest error and the message."""
     over = evidence.get("over")
-    largest = "" if over is None else f", largest error {float(over):.3g} × the tolerance"
+    largest = "" if over is None else f", largest error {float(over):.3g} × the {limit_name(evidence)}"
     return f"wrong (check {evidence['check']}{largest}): {evidence['message']}"

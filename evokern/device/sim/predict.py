@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.device.sim.failure import is_too_large, require_no_fault, waits_outside
+from evokern.device.sim.failure import is_too_large, require_no_fault
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.errors import GridTooLargeError, InternalError
@@ -160,7 +159,7 @@ class Predictor:
     ) -> Predicted:
         """Predict the time of a candidate whose sample of blocks may exceed the instruction limit.
 
-        If it does, one block is counted; if the blocks may wait for each other, all blocks are counted together.
+        If it does, one block is counted, or all blocks if it waits for others (`SimulatedProgram.launch`).
 
         Args:
             config: configuration of the candidate.
@@ -179,8 +178,7 @@ class Predictor:
             if not is_too_large(first):
                 raise first from None
         try:
-            wanted = sys.maxsize if waits_outside(first) else 1
-            return self.predict(config, built, problem, limit_us, wanted=wanted)
+            return self.predict(config, built, problem, limit_us, wanted=1)
         except RunFailed as failed:
             raise settled(failed) from None
 

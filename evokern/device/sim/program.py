@@ -29,7 +29,7 @@ from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arguments import place_data
 from evokern.simt.clusters.layout import Cluster, cluster_of
-from evokern.simt.launch import BATCH_LANES
+from evokern.simt.launch_run import BATCH_LANES
 from evokern.simt.time_model.prediction import sample_blocks
 from evokern.wording import count_noun
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import gate_problems
 from evokern.device.sim.jobs import SimSettings, Simulate
@@ -39,7 +40,7 @@ class ScreeningWorker:
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
         self._settings = settings
-        self._kernel = kernel = settings.context.kernel()
+        self._kernel = kernel = judged_in(settings.context.kernel(), settings.gate.precision)
         tolerance = tolerances(kernel, settings.gate.atol, settings.gate.rtol)
         chip, simulation = settings.context.profile, settings.simulation
         self._predictor = Predictor(kernel, chip, settings.timing, simulation, tolerance)

@@ -8,7 +8,6 @@ budget is spent.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Toleranc
 from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
+from evokern.gate.check import candidate_seed
 from evokern.gate.comparison import error_over_tolerance, independent_errors
 from evokern.gate.tail_risk import TailRisk, margin_evidence, tail_risk, undecided
 from evokern.hardware.profiles import Profile
@@ -117,12 +117,6 @@ class TailRiskProbe:
         )
         if result.fatal is not None:
             require_no_fault(result, launch, limit, stage.problem, blocks=len(blocks))
-
-
-def candidate_seed(secret: int, config: Config, problem: Problem) -> int:
-    """Return the seed of a candidate's inputs, which depends only on the study's secret, candidate and problem."""
-    text = f"{secret} {config.key} {problem.key}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def tail_risks(

@@ -18,6 +18,7 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.pool import FOREIGN_MEMORY
 from evokern.compile.records import Built, CompileFailure
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
@@ -35,9 +36,10 @@ from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import RECOUNTED, is_short, slower
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
-from evokern.device.sim.tail_risk import TailRiskProbe, candidate_seed
+from evokern.device.sim.tail_risk import TailRiskProbe
 from evokern.errors import DeviceError, EvokernError, GridTooLargeError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
+from evokern.gate.check import begin_candidate, candidate_seed
 from evokern.gate.comparison import tolerances
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import recorded
@@ -58,7 +60,7 @@ class SimWorker:
         if settings.foreign:
             limit_memory(COPIES * MEMORY_LIMIT + FOREIGN_MEMORY)
         self._settings = settings
-        self._kernel, chip = settings.context.kernel(), settings.context.profile
+        self._kernel, chip = judged_in(settings.context.kernel(), settings.gate.precision), settings.context.profile
         self._gates: dict[Problem, Gate] = {}
         self._last: tuple[Rendered, SimulatedProgram] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
@@ -185,6 +187,7 @@ class SimWorker:
         """
         reports: dict[str, Any] = {}
         seen: dict[tuple[InputSet, str], torch.Tensor] = {}
+        begin_candidate(self._settings.secret, config)
         for declared in problems:
             problem, verdict = self._affordable(config, declared)
             reports[problem.key] = dict(verdict.report)

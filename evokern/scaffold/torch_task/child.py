@@ -11,12 +11,13 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from evokern.analysis.check.rounding import measured_tolerance
+from evokern.analysis.check.bound_advice import proposed_bound, underivable
+from evokern.analysis.check.rounding import usable_input_sets
 from evokern.declaration.genes import Value
-from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel import SIGNIFICAND_BITS, Kernel, Problem
 from evokern.errors import EvokernError
 from evokern.scaffold.torch_task.probe import Probe, probe
-from evokern.scaffold.torch_task.text import INPUT_LARGE, Tolerances, kernel_cu, kernel_py, study_toml
+from evokern.scaffold.torch_task.text import INPUT_LARGE, Bounds, kernel_cu, kernel_py, study_toml
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import GateSettings
 from evokern.workers.role import limit_memory
@@ -25,11 +26,6 @@ MIDDLE_BYTES = 4 << 20
 """Maximum size in bytes of the buffers of the larger problem on which rounding is measured."""
 MOST_BYTES = 8 << 30
 """Maximum address space of a task in bytes; the task runs at small sizes."""
-LEAST = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1e-2}
-"""Smallest relative tolerance by output type: at the task's full size, other summation orders round more than the
-module at small sizes."""
-FALLBACK = (1e-4, 1e-4)
-"""Tolerance if none could be measured."""
 
 
 def main(task: str, name: str, out: str) -> None:
@@ -60,49 +56,46 @@ def drafted(task: Path, name: str) -> dict[str, object]:
     notes = list(made.notes)
     every = GateSettings().input_sets
     for large in (INPUT_LARGE, 8.0, 2.0):
-        tolerance, usable = _tolerances(text, name, made, large)
+        bounds, usable = _bounds(text, name, made, large)
         if "large" in usable:
             break
     else:
         large = 2.0
     if "normal" not in usable:
         notes.append("kernel.py: on the gate's normal inputs the module's float32 result is not finite or inaccurate; "
-                     "change these inputs in `module` (for example, use absolute values) and confirm the "
-                     "tolerance")  # fmt: skip
+                     "change these inputs in `module` (for example, use absolute values)")  # fmt: skip
+    if bounds:
+        notes.append(f"kernel.py: confirm the proposed error bound of {', '.join(bounds)}, which cannot be derived")
     left_out = [kind for kind in every if kind not in usable]
     if left_out and usable:
         notes.append(f"the study: its gate omits {' and '.join(left_out)} inputs, because the module's own float32 "
                      "result on them is not finite or inaccurate")  # fmt: skip
     return {
         "kernel.cu": kernel_cu(name, task.name, made),
-        "kernel.py": kernel_py(name, task.name, made, tolerance, large),
+        "kernel.py": kernel_py(name, task.name, made, bounds, large),
         "study": study_toml(name, made, usable if left_out and usable else None),
         "notes": notes,
     }
 
 
-def _tolerances(text: str, name: str, made: Probe, large: float) -> tuple[Tolerances, tuple[str, ...]]:
-    """Return a tolerance for each output, and the input sets that are usable for all outputs."""
+def _bounds(text: str, name: str, made: Probe, large: float) -> tuple[Bounds, tuple[str, ...]]:
+    """Return a bound for each output without a derived one, and the input sets that are usable for all outputs."""
     usable: set[str] = set(GateSettings().input_sets)
-    tolerance: dict[str, tuple[float, float]] = {}
+    bounds: dict[str, tuple[str, str]] = {}
     with TemporaryDirectory(prefix="evokern-task-") as folder:
         place = Path(folder) / name
         place.mkdir()
         (place / "task.py").write_text(text, encoding="utf-8")
         (place / "kernel.cu").write_text("", encoding="utf-8")
-        draft = kernel_py(name, "", made, {one.name: FALLBACK for one in made.outputs}, large)
-        (place / "kernel.py").write_text(draft, encoding="utf-8")
+        undecided = {one.name: ("Elementwise(ulp=4)", "") for one in made.outputs if one.dtype in SIGNIFICAND_BITS}
+        (place / "kernel.py").write_text(kernel_py(name, "", made, undecided, large), encoding="utf-8")
         kernel = load_kernel(place)
         problems = _problems(kernel, made)
-        for one in made.outputs:
-            if one.dtype not in LEAST:
-                tolerance[one.name] = (0.0, 0.0)
-                continue
-            found, kinds = measured_tolerance(kernel, problems, one.name)
-            usable &= set(kinds)
-            least = LEAST[one.dtype]
-            tolerance[one.name] = FALLBACK if found is None else (found.atol, max(found.rtol, least))
-    return tolerance, tuple(kind for kind in GateSettings().input_sets if kind in usable)
+        for output in undecided:
+            usable &= set(usable_input_sets(kernel, problems, output))
+            if (reason := underivable(kernel, output, problems)) is not None:
+                bounds[output] = proposed_bound(kernel, output, problems), reason
+    return bounds, tuple(kind for kind in GateSettings().input_sets if kind in usable)
 
 
 def _problems(kernel: Kernel, made: Probe) -> list[Problem]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from evokern.scaffold.declaration_text import OPTIONAL_PARTS
+from evokern.declaration.kernel import SIGNIFICAND_BITS
+from evokern.scaffold.declaration_text import BOUNDS, OPTIONAL_PARTS
 from evokern.scaffold.torch_task.probe import Probe, TaskTensor
 
 ENTRY = "forward"
@@ -14,32 +15,36 @@ _TYPES = {
     "f64": "double", "f32": "float", "f16": "__half", "bf16": "__nv_bfloat16", "i64": "long long", "i32": "int",
     "i16": "short", "i8": "signed char", "u8": "unsigned char",
 }  # fmt: skip
+READY_MADE = {"Elementwise", "Sum", "SumOfProducts"}
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 INPUT_LARGE, PARAMETER_LARGE = 64.0, 4.0
 """Standard deviation of large inputs: absolute for arguments, relative to the usual value for parameters."""
-Tolerances = Mapping[str, tuple[float, float]]
+Bounds = Mapping[str, tuple[str, str]]
+"""Output → text of its bound, and the reason why no bound is derived."""
 
 
-def kernel_py(name: str, origin: str, made: Probe, tolerance: Tolerances, large: float = INPUT_LARGE) -> str:
+def kernel_py(name: str, origin: str, made: Probe, bounds: Bounds, large: float = INPUT_LARGE) -> str:
     """Return the text of `kernel.py`.
 
     Args:
         name: kernel name.
         origin: file name of the task.
         made: properties of the task.
-        tolerance: output → absolute and relative tolerance.
+        bounds: bounds of the outputs without a derived one.
         large: standard deviation of the large inputs of arguments.
     """
     scalars = [a for a in made.arguments if isinstance(a, (int, float)) and not isinstance(a, bool)]
     # Integer arguments are passed to the kernel as int, other numbers as float.
     names = ["Baseline", "Kernel", "Launch", "Parameter", *(["ProblemField"] if made.fields else []), "Tensor",
-             "Tolerance", "Workload", *(["f32"] if any(isinstance(s, float) for s in scalars) else []),
+             *(["Tolerance"] if bounds and any(one.dtype not in SIGNIFICAND_BITS for one in made.outputs) else []),
+             "Workload", *({text.partition("(")[0] for text, _ in bounds.values()} & READY_MADE),
+             *(["f32"] if any(isinstance(s, float) for s in scalars) else []),
              *(["i32"] if made.fields or any(isinstance(s, int) for s in scalars) else [])]  # fmt: skip
     mode = "" if made.training else ", training=False"
     mode += ", copies=True" if made.copies else ""
     mode += f", tied={made.ties!r}" if made.ties else ""
     lines = [
-        f'"""Kernel {name}, drafted from {origin}; reference, tensors and tolerance come from its torch module."""',
+        f'"""Kernel {name}, drafted from {origin}; reference and tensors come from its torch module."""',
         "",
         "from pathlib import Path",
         "",
@@ -71,7 +76,7 @@ def kernel_py(name: str, origin: str, made: Probe, tolerance: Tolerances, large:
         *_reference(made),
         "",
         "",
-        *_kernel(name, made, tolerance),
+        *_kernel(name, made, bounds),
         "",
     ]
     return "\n".join(lines)
@@ -138,12 +143,13 @@ def _reference(made: Probe) -> list[str]:
     ]
 
 
-def _kernel(name: str, made: Probe, tolerance: Tolerances) -> list[str]:
+def _kernel(name: str, made: Probe, bounds: Bounds) -> list[str]:
     fields = [
         f'        ProblemField("{field}"{f", multiple_of={step}" if step > 1 else ""}),'
         for field, (step, _) in made.fields.items()
     ]
-    limits = ", ".join(f'"{one}": Tolerance({atol:g}, {rtol:g})' for one, (atol, rtol) in tolerance.items())
+    exact = [f'"{one.name}": Tolerance(0, 0)' for one in made.outputs if bounds and one.dtype not in SIGNIFICAND_BITS]
+    declared = [f'            "{one}": {text},  # WRITE: confirm; {why}' for one, (text, why) in bounds.items()]
     sizes = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
     moved = " + ".join(f"{sizes[one.dtype]} * {_product(one.shape)}" for one in [*_inputs(made), *made.outputs])
     small = "".join(f'"{_problem(problem)}", ' for problem in made.small)
@@ -156,7 +162,8 @@ def _kernel(name: str, made: Probe, tolerance: Tolerances) -> list[str]:
         "    workload=Workload(",
         "        tensors=tensors,",
         "        reference=reference,",
-        f"        tolerance={{{limits}}},  # four times the float32 error of the module",
+        *(["        error={", *declared, "        },"] if declared else BOUNDS),
+        *([f"        tolerance={{{', '.join(exact)}}},"] if exact else []),
         f"        flops=lambda p: {' + '.join(_product(one.shape) for one in made.outputs)},"
         "  # guess: one operation per output element",
         f"        bytes=lambda p: {moved},  # guess: each buffer is accessed once",

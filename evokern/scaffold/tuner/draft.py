@@ -119,7 +119,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         options=tuple(o for o in _options(request)[0] if _defined(o)[0] not in given),
         constants=constants_of(text, {}),
     )
-    return KernelReading(function, plan, text, "the tuner", literals)
+    return KernelReading(function, plan, text, "the tuner", "", literals)
 
 
 def _options(request: TunerRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,11 +1,13 @@
 """Loops of a program: their headers, and what decides when they end.
 
-A back edge is a branch to the same or an earlier segment; the segment that it reaches is the loop's header.
+A back edge is a branch to the same or an earlier segment that every path to the branch passes; this segment is the
+loop's header. A branch back to another segment, such as from a slow path that the compiler moved to the end, closes no
+loop unless the segment leads to the branch again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -72,11 +74,51 @@ class LoopRounds:
 
 def loop_segments(program: PtxProgram) -> dict[int, list[int]]:
     """Return the loops of a program: header segment → segments with a back edge to it, ascending."""
+    edges = {segment.index: _successors(program, segment) for segment in program.segments}
+    backward = [
+        (segment.index, target)
+        for segment in program.segments
+        if (target := _target(program, segment)) is not None and target <= segment.index
+    ]
+    proper = []
+    for branch, target in backward:
+        first = program.segments[branch].routine.first_segment
+        if branch not in _reached(edges, first, without=target):
+            proper.append((branch, target))
+    rest = {index: [one for one in after if (index, one) not in proper] for index, after in edges.items()}
     found: dict[int, list[int]] = {}
-    for segment in program.segments:
-        target = _target(program, segment)
-        if target is not None and target <= segment.index:
-            found.setdefault(target, []).append(segment.index)
+    for branch, target in backward:
+        if (branch, target) in proper or branch in _reached(rest, target):
+            found.setdefault(target, []).append(branch)
+    return found
+
+
+def _successors(program: PtxProgram, segment: Segment) -> list[int]:
+    """Return the segments that may follow; all of the function after a branch through a table."""
+    last = _last(program, segment)
+    after = segment.index + 1
+    following = [after] if after < len(program.segments) and program.segments[after].routine is segment.routine else []
+    if not segment.control:
+        return following
+    if last.opcode in ("ret", "exit", "trap"):
+        return following if last.guard is not None else []
+    if last.opcode == "brx":
+        return [one.index for one in program.segments if one.routine is segment.routine]
+    if last.opcode != "bra":
+        return following
+    target = _target(program, segment)
+    return [*(following if last.guard is not None else []), *([] if target is None else [target])]
+
+
+def _reached(edges: Mapping[int, Sequence[int]], start: int, without: int = -1) -> set[int]:
+    """Return the segments that a path from `start` reaches without passing another segment."""
+    found: set[int] = set()
+    waiting = [] if start == without else [start]
+    while waiting:
+        index = waiting.pop()
+        if index not in found:
+            found.add(index)
+            waiting += [one for one in edges[index] if one != without]
     return found
 
 

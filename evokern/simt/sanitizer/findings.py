@@ -1,7 +1,7 @@
 """Findings of the sanitizer, grouped by source location and counted.
 
-One finding represents all occurrences of one kind at one pair of source lines. Its block, thread and address are those
-of the first occurrence.
+One finding represents all occurrences of one kind at one pair of source lines and in one allocation. Its block, thread
+and address are those of the first occurrence.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ class Reads:
 
 KnownReads = tuple[Array, Array, Array]
 """(lanes, times, addresses) of the reads of one instruction, comparable between batches."""
-_Key = tuple[str, SourceLocation | str, SourceLocation]
-"""Kind, location (the instruction if the line is unknown), location of the other access."""
+_Key = tuple[str, SourceLocation | str, SourceLocation, str]
+"""Kind, location (the instruction if the line is unknown), location of the other access, allocation."""
 
 
 class Collector:
@@ -200,7 +200,7 @@ class Collector:
         reads: tuple[int, KnownReads] | None = None,
     ) -> None:
         """Record occurrences of one kind at one location; store the first occurrence of the highest level in full."""
-        key = (kind, at if at.line else instruction, other)
+        key = (kind, at if at.line else instruction, other, allocation)
         if level == ERROR:
             self._note_reads(key, reads)
         known = self._groups.get(key)

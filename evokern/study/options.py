@@ -1,0 +1,181 @@
+"""Options as fields of a record: names, types, defaults and help for the command line and for Python functions."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import reprlib
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, get_type_hints
+
+from evokern.errors import StudyError, suggestion
+
+RENAMED = {"go_on": "allow_changes", "window": "max_in_flight"}
+"""Current name of each deprecated option; the deprecated names still work, until version 0.4.0."""
+
+_P = ParamSpec("_P")
+_Call = TypeVar("_Call")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Option:
+    """Description of one option."""
+
+    help: str
+    """Meaning of the option, for the command line and for Python."""
+    python: str = ""
+    """Further sentence for Python."""
+    command_line: str = ""
+    """Meaning on the command line, if it differs: a flag `--no-NAME` has the inverse meaning of its field."""
+    metavar: str = ""
+    """Placeholder for the value on the command line."""
+    minimum: int | None = None
+    """Smallest value."""
+    choices: tuple[str, ...] = ()
+    """Values for completion."""
+
+
+def option(help: str, default: Any = None, **more: Any) -> Any:
+    """Return a field with an option's description.
+
+    Args:
+        help: meaning of the option.
+        default: value of the field if the option is not given.
+        more: further fields of `Option`.
+    """
+    return field(default=default, metadata={"option": Option(help, **more)})
+
+
+def required(help: str) -> Any:
+    """Return a field without a default, which callers may pass by position."""
+    return field(kw_only=False, metadata={"option": Option(help)})
+
+
+def described(record: type, name: str) -> Option:
+    """Return the description of a record's option."""
+    found: Option = record.__dataclass_fields__[name].metadata["option"]  # type: ignore[attr-defined]
+    return found
+
+
+_BUILTIN = {"str": (str, "text"), "int": (int, "an integer"), "float": (float, "a number"), "bool": (bool, "")}
+_NAMES = {
+    "bool": "True or False",
+    "Device": "a device object",
+    "RayRequest": "an evokern.RayRequest",
+    "Kernel": "an evokern.Kernel",
+}
+
+
+def plain_type(annotation: str) -> type:
+    """Return the builtin type in which the command line passes an option, such as `int` for `int | None`."""
+    return next(_BUILTIN[part][0] for part in annotation.split(" | ") if part in _BUILTIN)
+
+
+def check_types(record: Any, kind: type) -> None:
+    """Reject options whose values have a wrong type, and convert NumPy integers.
+
+    Objects that are not of a builtin type are checked where they are used.
+
+    Args:
+        record: the options.
+        kind: class of the record, or the base class whose fields are checked.
+
+    Raises:
+        StudyError: a value has a wrong type.
+    """
+    for one in fields(kind):
+        value, allowed = getattr(record, one.name), str(one.type).split(" | ")
+        if "int" in allowed and hasattr(value, "__index__") and not isinstance(value, bool):
+            object.__setattr__(record, one.name, operator.index(value))  # the dataclass is frozen
+        elif value is not None and not _fits(value, allowed):
+            texts = [_NAMES.get(part) or _BUILTIN.get(part, ("", ""))[1] for part in allowed if part != "None"]
+            raise StudyError(f"{one.name} = {reprlib.repr(value)}; use {' or '.join(texts)}")
+
+
+def _fits(value: object, allowed: list[str]) -> bool:
+    if isinstance(value, bool):
+        return "bool" in allowed
+    if isinstance(value, (int, float)):
+        return "float" in allowed
+    if isinstance(value, str):
+        return "str" in allowed
+    builtin = isinstance(value, (bytes, list, tuple, set, dict))
+    return not builtin and any(part not in (*_BUILTIN, "None") for part in allowed)
+
+
+def checked_function(name: str, value: Any, arguments: tuple[str, ...]) -> Any:
+    """Return a callback, after a check that it takes its arguments.
+
+    Args:
+        name: name of the option, for the message.
+        value: the callback.
+        arguments: names of the arguments that it is called with.
+
+    Raises:
+        StudyError: the value is not a function, or takes other arguments.
+    """
+    form = f"a function of ({', '.join(arguments)})"
+    if not callable(value):
+        raise StudyError(f"{name} = {reprlib.repr(value)}; use {form}")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # some functions in C have no signature
+        return value
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise StudyError(f"{name}: {getattr(value, '__name__', value)}{signature} is not {form}: {error}") from error
+    return value
+
+
+def called_with(call: Callable[_P, _Call]) -> Callable[[Callable[[_Call], _Result]], Callable[_P, _Result]]:
+    """Return a decorator that gives a function of one record the record's fields as arguments.
+
+    The signature and the section `Args:` of the docstring come from the record.
+
+    Args:
+        call: dataclass whose fields are options.
+    """
+    hints = get_type_hints(call)
+    signature = inspect.signature(call)
+    typed = [one.replace(annotation=hints[name]) for name, one in signature.parameters.items()]
+
+    def decorate(function: Callable[[_Call], _Result]) -> Callable[_P, _Result]:
+        @wraps(function)
+        def run(*args: _P.args, **keywords: _P.kwargs) -> _Result:
+            return function(call(*args, **_current_names(function.__name__, signature, keywords)))
+
+        returned = get_type_hints(function)["return"]
+        run.__signature__ = inspect.Signature(typed, return_annotation=returned)  # type: ignore[attr-defined]
+        run.__annotations__ = {**{one.name: one.annotation for one in typed}, "return": returned}
+        head, section, rest = inspect.cleandoc(function.__doc__ or "").partition("\nReturns:")
+        run.__doc__ = "\n".join([head, "Args:", *_argument_lines(call, signature), section + rest])
+        return run
+
+    return decorate
+
+
+def _argument_lines(call: Any, signature: inspect.Signature) -> list[str]:
+    texts = ((name, described(call, name)) for name in signature.parameters)
+    lines = (f"{name}: {one.help} {one.python}".rstrip() for name, one in texts)
+    return [
+        part for line in lines for part in textwrap.wrap(line, 112, initial_indent="    ", subsequent_indent="        ")
+    ]
+
+
+def _current_names(function: str, signature: inspect.Signature, given: Mapping[str, Any]) -> Any:
+    """Return keyword arguments with each deprecated name replaced, with a DeprecationWarning at the caller's line."""
+    found = dict(given)
+    for old in given:
+        new = RENAMED.get(old, old)
+        if new not in signature.parameters:
+            raise TypeError(f"{function}() has no argument {old!r}: {suggestion(old, signature.parameters)}")
+        if new != old and (value := found.pop(old)) is not None:
+            warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)
+            found[new] = value
+    return found

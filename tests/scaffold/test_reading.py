@@ -1,0 +1,70 @@
+"""Reading a file for `init` without running it."""
+
+from __future__ import annotations
+
+import pytest
+
+from evokern.cuda_source import read
+from evokern.errors import SourceError
+from evokern.scaffold.reading import read_kernel
+
+KERNEL = """__global__ void scale(int n, const float* x, float* y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = WIDTH * x[i];
+}
+"""
+PLATFORM = "#if defined(__HIP_PLATFORM_AMD__)\n#define WIDTH 64\n#else\n#define WIDTH 32\n#endif\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "grid", "block", "unread"),
+    [
+        ("int up(int a, int b) { return (a + b - 1) / b; }\nvoid run(int n) { scale<<<up(n, 128), 128>>>(n, x, y); }",
+         "(n + c.BLOCK_X - 1) // c.BLOCK_X", "c.BLOCK_X", ""),
+        ("void run(int n) { scale<<<ceil((double)n / 512), 512>>>(n, x, y); }",
+         "ceil_div(n, c.BLOCK_X)", "c.BLOCK_X", ""),
+        ("inline int threads(int n) { return n < 512 ? n : 512; }\n"
+         "void run(int n) { scale<<<(n + 511) / 512, threads(n)>>>(n, x, y); }",
+         "(p.N + 511) // 512", "p.N if p.N < 512 else 512", ""),
+        ("void run(int n) { scale<<<blocks_for(n), unknown(n)>>>(n, x, y); }", "", "c.BLOCK_X",
+         "the grid `blocks_for(n)` of the launch on line 10 could not be read and the block `unknown(n)` of the launch "
+         "on line 10 could not be read"),
+        ("", "", "c.BLOCK_X", "the file does not launch the kernel"),
+    ],
+)  # fmt: skip
+def test_a_launch_is_read_through_functions(host: str, grid: str, block: str, unread: str) -> None:
+    """Helper functions, `ceil` and conditions are translated; an expression that is not is shown as written."""
+    reading = read_kernel(read(PLATFORM + KERNEL + host), None)
+
+    assert "WIDTH" not in [gene.name for gene in reading.plan.genes]
+    assert (reading.plan.block, reading.unread) == ((block,), unread)
+    assert [text.replace("p.N", "n") for text in reading.plan.grid] == ([grid.replace("p.N", "n")] if grid else [])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("template <class In> __global__ void f(In x)", "the type of x is a template argument"),
+        ("template <class... Args> __global__ void f(float* y, Args... args)", "args is a parameter pack"),
+        ("__global__ void f(float* y, Unknown x)", "Unknown x is neither a pointer nor a number"),
+    ],
+)
+def test_a_refusal_states_what_the_file_shows(parameters: str, message: str) -> None:
+    """Types that the file does not show are not called structures."""
+    with pytest.raises(SourceError, match=message):
+        read_kernel(read(f"{parameters} {{ (void)threadIdx.x; }}"), None)
+
+
+def test_a_typedef_of_an_integer_is_a_field() -> None:
+    """The draft has a field for each number, and no gene for a reserved macro."""
+    reading = read_kernel(
+        read(
+            "typedef int size_type;\n#ifdef HOST\n#define __CUDA_ARCH__ 800\n#endif\n"
+            "__global__ void f(float* y, size_type n) {\n#if __CUDA_ARCH__ >= 800\n"
+            " if (threadIdx.x < n) y[threadIdx.x] = 1;"
+            "\n#endif\n}\nvoid run(size_type n) { f<<<1, 256>>>(y, n); }"
+        ),
+        None,
+    )
+    assert [one.name for one in reading.plan.fields] == ["N"]
+    assert [gene.name for gene in reading.plan.genes] == ["BLOCK_X"]
