@@ -1,7 +1,7 @@
 """Compilation of files that also contain host code, such as `main` or the bindings of an extension.
 
-NVRTC compiles device code only. If it rejects a file because of host code, spaces replace the host code, and the file is
-compiled again. Line numbers do not change.
+NVRTC compiles device code only. If it rejects a file because of host code, spaces replace the host code, and the file
+is compiled again. Line numbers do not change.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def row_bytes(c, p):
 
 def resident(c, p):
     """Return whether each step has its own buffer, so that no buffer is filled twice."""
-    return c.STATIC_SEQ == 1 and c.STAGES >= total_steps(c, p)
+    return c.STATIC_SEQ == 1 and total_steps(c, p) <= c.STAGES
 
 
 def buffers(c, p):
