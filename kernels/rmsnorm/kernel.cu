@@ -31,6 +31,7 @@
 
 #include "evokern_genes.h"
 
+constexpr int UNROLLED = PER_THREAD;  // nvcc's #pragma unroll reads constants, not macros
 constexpr int WARPS_PER_ROW = (THREADS + 31) / 32;
 constexpr int INPUTS = RESIDUAL ? 2 : 1;
 constexpr bool LOADED_AHEAD = PREFETCH == PREFETCH_REGISTERS, COPIED_AHEAD = PREFETCH == PREFETCH_CP_ASYNC;

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
+from typer.testing import CliRunner
 
+from evokern.cli.app import app
 from evokern.compile.device_code import compile_device_code
 from evokern.compile.records import CompileFailure, Program
 from evokern.declaration.render import candidate_header, render, without_macros
@@ -66,6 +70,16 @@ def test_the_default_header_replaces_the_options(name: str) -> None:
         broken = compile_device_code(replace(plain, options=(*plain.options, "-DBLOCK_M=24")), "compute_90")
         assert isinstance(broken, CompileFailure)
         assert "rows_split_over_warps: the rows of a warp must be whole tiles" in broken.log
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_nvcc_compiles_a_rendered_kernel(name: str, tmp_path: Path) -> None:
+    """The written folder needs no options; nvcc reads pragmas and unused code that NVRTC does not."""
+    assert CliRunner().invoke(app, ["render", name, "-o", str(tmp_path)]).exit_code == 0
+    command = ["nvcc", "-arch=sm_90", "-ptx", "-o", str(tmp_path / "k.ptx"), str(tmp_path / name / "kernel.cu")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
