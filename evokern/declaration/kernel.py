@@ -1,7 +1,7 @@
 """Declaration of a kernel folder: source, genes, constraints, launches, and the workload with its reference.
 
     kernels/saxpy/
-        kernel.cu      device code; genes and problem values are macros, and an `#error` reports a missing macro.
+        kernel.cu      device code; genes and problem values are macros, which `evokern_genes.h` defines.
         kernel.py      a module-level `kernel = Kernel(...)`.
         reference.h    the reference in plain C++ double, `inline void reference(...)`.
 

@@ -14,10 +14,14 @@ from dataclasses import dataclass, field
 
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
-from evokern.declaration.genes import Config, Gene, Value
+from evokern.declaration.genes import Config, Gene
+from evokern.declaration.header.rules import HELPERS, rules
+from evokern.declaration.header.text import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel_files import GENERATED
 from evokern.declaration.state import State
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
+from evokern.escaping import in_comment
 
 MOST_MACRO = 1 << 16
 """Maximum length of a macro's value in characters."""
@@ -68,20 +72,28 @@ def _joined(options: Iterable[str]) -> list[str]:
     return joined
 
 
-def choice_macro(gene: Gene, value: Value) -> str:
-    """Return the macro name of a named choice, for example `LOADS_VECTOR16`."""
-    return re.sub(r"\W", "_", f"{gene.name}_{value}").upper()
+def _is_named(gene: Gene) -> bool:
+    return any(isinstance(value, str) for value in gene.values)
 
 
 def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
     """Return all macros of a candidate: constants of named choices, then genes, then the kernel's own `macros`.
+
+    A gene with `as_="template"` has no macro. The macro of a gene with `as_="constexpr"` has another name, which only
+    the generated header uses.
 
     Raises:
         KernelError: the kernel's `macros` raised or redefines a gene.
     """
     result: dict[str, str] = {}
     for gene in kernel.genes:
-        named = any(isinstance(value, str) for value in gene.values)
+        if gene.as_ == "template":
+            continue
+        named = _is_named(gene)
+        if gene.as_ == "constexpr":
+            value = config[gene.name]
+            result[constant_macro(gene)] = str(gene.values.index(value) if named else value)
+            continue
         if named:
             result |= {choice_macro(gene, value): str(index) for index, value in enumerate(gene.values)}
         result[gene.name] = choice_macro(gene, config[gene.name]) if named else str(config[gene.name])
@@ -106,7 +118,7 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
 
 
 def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
-    """Return the kernel's source text, and its headers by the name used in `#include`.
+    """Return the kernel's source text, and its headers by the name used in `#include`, with the generated header.
 
     Raises:
         KernelError: the source is missing, or a file is not text.
@@ -114,7 +126,14 @@ def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
     files = kernel.files()
     source = next(file for file in files if file.path == kernel.source_path)
     headers = {name: file.text for file in files if file is not source for name in file.includes}
-    return source.text, headers
+    return source.text, _with_generated(kernel, source.text, headers)
+
+
+def _with_generated(kernel: Kernel, source: str, headers: dict[str, str]) -> dict[str, str]:
+    """Add the generated header if a text includes it; `-D` options replace the default values in it."""
+    if GENERATED in headers or not includes_header([source, *headers.values()]):
+        return headers
+    return {**headers, GENERATED: genes_header(kernel.name, kernel.genes, kernel.space.default())}
 
 
 def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]:
@@ -125,7 +144,7 @@ def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]
     """
     text, headers = read_source(kernel)
     if isinstance(config, ForeignCandidate):
-        return config.source.name, config.source.text, headers
+        return config.source.name, config.source.text, _with_generated(kernel, config.source.text, headers)
     return kernel.source, text, headers
 
 
@@ -167,3 +186,34 @@ def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
         architecture_suffix=kernel.architecture_suffix(config),
         state=kernel.state,
     )
+
+
+@dataclass(frozen=True)
+class CandidateHeader:
+    """Generated header of one candidate, for compilers and editors outside evokern."""
+
+    text: str
+    """Text of the header."""
+    included: bool
+    """Whether the kernel's source includes the header."""
+    entries: tuple[str, ...]
+    """Entry points of the candidate's launches."""
+    left_out: tuple[str, ...]
+    """Constraints without an assertion, because they use values that no macro contains."""
+
+
+def candidate_header(kernel: Kernel, config: Config, problem: Problem) -> CandidateHeader:
+    """Return the generated header with the values of one candidate, and assertions that follow from constraints.
+
+    Raises:
+        KernelError: the source is missing, or a function in `kernel.py` raised.
+    """
+    rendered = render(kernel, config, problem)
+    asserted, left_out = rules(kernel, problem)
+    own = {constant_macro(gene) for gene in kernel.genes} | {gene.name for gene in kernel.genes if gene.as_ == "macro"}
+    own |= {choice_macro(gene, value) for gene in kernel.genes for value in gene.values}
+    extra = {name: value for name, value in macros(kernel, config, problem).items() if name not in own}
+    lines = [*HELPERS, *asserted] if asserted else []
+    lines += [in_comment(f"// Checked only by evokern: {', '.join(left_out)}")] if left_out else []
+    text = genes_header(kernel.name, kernel.genes, config, extra, lines)
+    return CandidateHeader(text, GENERATED in rendered.headers, rendered.entries, tuple(left_out))

@@ -23,8 +23,10 @@ from evokern.compile.records import CompileFailure
 from evokern.cuda_source.lexer import without_comments
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config, Gene
+from evokern.declaration.header.text import choice_macro
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.declaration.render import choice_macro, read_source, render
+from evokern.declaration.kernel_files import GENERATED
+from evokern.declaration.render import read_source, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, InternalError, KernelError, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of
@@ -33,6 +35,7 @@ from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord
 from evokern.store.records import gene_table
 from evokern.version import __version__
+from evokern.wording import command
 
 FORMAT_VERSION = 1
 TRIED = 100
@@ -216,6 +219,7 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
         sizes = [tuple(map(str, extents)) for extents in (first.grid, first.block)]
     tensors = dict(kernel.workload.tensors(problem, default))
     macros = [f"-D{name}={value}" for name, value in dict(kernel.macros(default, problem)).items()]
+    left_out += _undefined_values(kernel, problem)
     return {
         "Language": "CUDA",
         "Device": {"Name": device},
@@ -252,7 +256,7 @@ def compiled_space(
     default = kernel.space.default()
     text, headers = read_source(kernel)
     target = f"{chip.architecture}{kernel.architecture_suffix(default)}"
-    genes = [f"-D{gene.name}={default[gene.name]}" for gene in kernel.genes]
+    genes = [f"-D{gene.name}={default[gene.name]}" for gene in kernel.genes if gene.as_ == "macro"]
     options = ([*specification["CompilerOptions"], *genes], render(kernel, default, problem).options)
     entries = (specification["KernelName"],)
     try:
@@ -273,8 +277,23 @@ def compiled_space(
     )
 
 
+def _undefined_values(kernel: Kernel, problem: Problem) -> list[str]:
+    """Return the values that another tuner, which only defines the genes as macros, does not pass to the source."""
+    found = []
+    if others := [gene.name for gene in kernel.genes if gene.as_ != "macro"]:
+        found.append(f"the genes {', '.join(others)}, which are not macros of the source")
+    rng = random.Random(0)
+    default = dict(kernel.macros(kernel.space.default(), problem))
+    drawn = [dict(kernel.macros(kernel.space.draw(rng), problem)) for _ in range(TRIED)]
+    if varying := [name for name, value in default.items() if any(one.get(name) != value for one in drawn)]:
+        found.append(f"the macros {', '.join(varying)}, which depend on genes; the values are the default candidate's")
+    if GENERATED in read_source(kernel)[1]:
+        found.append(f"the header {GENERATED}; write it with `{command('render', kernel.name)}`")
+    return found
+
+
 def _choices(gene: Gene) -> bool:
-    return any(isinstance(value, str) for value in gene.values)
+    return gene.as_ == "macro" and any(isinstance(value, str) for value in gene.values)
 
 
 def _expands(gene: Gene, text: str, headers: Mapping[str, str]) -> bool:

@@ -2,7 +2,7 @@
 //
 // Q, K, V, O: 16-bit floats, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1; tails are masked. CAUSAL
 // hides keys after the row. Softmax uses base 2 (scale_log2e = scale * log2 e) and a running reference per row.
-// mma_path.cuh has the fast algorithms, tile_path.cuh the path through shared memory, choice.h the rules and sizes.
+// mma_path.cuh has the fast algorithms, tile_path.cuh the path through shared memory; kernel.py has the rules, and computes the sizes that are macros.
 //
 // Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BF16 1 if the
 // tensors and P are bfloat16, 0 if they are fp16. "fp16" below means either type, except for accumulators, exponentials
@@ -39,65 +39,22 @@
 //   BLOCK_M WARPS_M BLOCK_N   query rows per block, warps along them, keys per split and step
 //   UNROLL        number of unrolled steps;  MIN_BLOCKS  minimum blocks per SM, which limits the registers
 
-#if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN) || !defined(BF16)
-#error "define the problem: HEAD_DIM, CAUSAL, SEQ_LEN and BF16"
-#endif
-#if !defined(TENSOR_CORES) || !defined(KV_LOAD) || !defined(KV_BUFFERS) || !defined(SMEM_LAYOUT) || !defined(Q_LOCATION)
-#error "define TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT and Q_LOCATION"
-#endif
-#if !defined(QK_ACC) || !defined(PV_ACC) || !defined(EXP) || !defined(ROW_SUM) || !defined(RESCALE)
-#error "define QK_ACC, PV_ACC, EXP, ROW_SUM and RESCALE"
-#endif
-#if !defined(LOOP_ORDER) || !defined(MERGE) || !defined(OUTPUT) || !defined(KEY_WALK) || !defined(GRID_ORDER)
-#error "define LOOP_ORDER, MERGE, OUTPUT, KEY_WALK and GRID_ORDER"
-#endif
-#if !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS) || !defined(BLOCK_N) || !defined(STAGES)
-#error "define BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N and STAGES"
-#endif
-#if !defined(SCORE_BUFFER) || !defined(SOFTMAX) || !defined(QK_PATH)
-#error "define SCORE_BUFFER, SOFTMAX and QK_PATH"
-#endif
-#if !defined(WARP_ROLES) || !defined(LOAD_WARPS) || !defined(SCHEDULE)
-#error "define WARP_ROLES, LOAD_WARPS and SCHEDULE"
-#endif
-#if !defined(CAUSAL_ORDER) || !defined(RESTRICT) || !defined(LOOKAHEAD) || !defined(UNROLL) || !defined(MIN_BLOCKS)
-#error "define CAUSAL_ORDER, RESTRICT, LOOKAHEAD, UNROLL and MIN_BLOCKS"
-#endif
+#include "evokern_genes.h"
 
 #include "../common/cp_async.cuh"
 #include "../common/half.cuh"
 #include "../common/memory.cuh"
-#include "choice.h"
+#include "../common/numbers.cuh"
 
 #if BF16
 constexpr Half2 ONES = 0x3F803F80u;  // 1.0, 1.0
 #else
 constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
 #endif
-constexpr Choice CHOICE = {
-    HEAD_DIM, CAUSAL, SEQ_LEN, BF16,
-    TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC, PV_ACC, EXP, ROW_SUM, RESCALE, LOOP_ORDER,
-    MERGE, OUTPUT, KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER, QK_PATH,
-    BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N, STAGES, LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
 constexpr int D = HEAD_DIM;
-constexpr int ROW_BYTES = row_bytes(CHOICE);
-constexpr bool WGMMA = on_wgmma(CHOICE);
+constexpr bool WGMMA = TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes; longer rows use panels
 constexpr int PITCH = PANELS ? 128 : ROW_BYTES;       // bytes from a row to the next
-
-static_assert(rows_split_over_warps(CHOICE), "the rows of a warp must be whole tiles of 16 query rows");
-static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
-static_assert(resident_needs_static_length(CHOICE), "resident K and V need a compile-time length");
-static_assert(direct_takes_one_step(CHOICE), "fragments from global memory hold the keys of one step, and Q");
-static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be loaded while V of the current step is read");
-static_assert(loaders_need_a_ring(CHOICE), "producer warps need a ring with free buffers");
-static_assert(restart_finds_its_keys(CHOICE), "a restart needs warps that load keys from the first one, and fp32 sums");
-static_assert(bf16_sums(CHOICE), "bf16 needs fp32 sums and float scores");
-static_assert(bf16_exponents(CHOICE), "bf16 exponents have 8 significant bits and errors of several percent");
-static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows with one stride, which a swizzle does not have");
-static_assert(wgmma_takes_64_rows(CHOICE), "four warps together process 64 query rows");
-static_assert(wgmma_reads_swizzled_tiles(CHOICE), "wgmma reads rows of 128 bytes with swizzled chunks");
-static_assert(registers_hold_fragments(CHOICE), "output, scores and Q must fit into registers");
 
 /// Pointers to the first row of one head in each tensor.
 struct Tensors {
@@ -126,11 +83,11 @@ __device__ __forceinline__ Chunk load_chunk(const Half* from) {
 
 /// Copies ROWS rows starting at `source` into a tile of shared memory. Rows beyond `rows_left` (negative: past the end)
 /// repeat the last row, so that values that are masked later are finite.
-template <int ROWS, int THREADS, bool BOUNDED>
+template <int ROWS, int WORKERS, bool BOUNDED>
 __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows_left, u32 thread) {
   const int last = rows_left - 1;
   if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC || KV_LOAD == KV_LOAD_VECTOR16) {
-    constexpr int PER_ROW = D / 8, ROWS_AT_ONCE = THREADS / PER_ROW, CHUNKS = ceil_div(ROWS, ROWS_AT_ONCE);
+    constexpr int PER_ROW = D / 8, ROWS_AT_ONCE = WORKERS / PER_ROW, CHUNKS = ceil_div(ROWS, ROWS_AT_ONCE);
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Half* const from = source + chunk * 8;
     const Half* own = from + first * D;
@@ -145,7 +102,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
     };
     if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) {
       // With direct loads the loop is not unrolled, because the assembler would move the copies after Q K^T.
-      constexpr int UNROLLED = direct(CHOICE) ? 1 : 16;
+      constexpr int UNROLLED = QK_PATH == QK_PATH_DIRECT ? 1 : 16;
 #pragma unroll UNROLLED
       for (int i = 0; i < CHUNKS; ++i)
         if (in_range(i)) cp_async(target(i), from_row(i));
@@ -165,7 +122,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
     }
   } else {
 #pragma unroll 4
-    for (u32 index = thread; index < ROWS * D; index += THREADS) {
+    for (u32 index = thread; index < ROWS * D; index += WORKERS) {
       const int row = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index / D : index % ROWS;
       const int column = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index % D : index / ROWS;
       store_shared_half(tile + chunk_offset<ROWS>(row, column / 8) + column % 8 * 2,
@@ -194,7 +151,7 @@ __device__ __forceinline__ int row_block(int index, int blocks) {
 #define UNALIASED
 #endif
 
-extern "C" __global__ void __launch_bounds__(threads(CHOICE), MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 attention(const Half* UNALIASED q, const Half* UNALIASED k, const Half* UNALIASED v, Half* UNALIASED o, int heads,
           int seq_len, float scale_log2e) {
   extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes

@@ -125,7 +125,7 @@ GENES = (
 )  # fmt: skip
 
 
-# ---- sizes, as in choice.h
+# ---- sizes, which the source receives as macros
 
 
 def on_wgmma(c):
@@ -153,9 +153,14 @@ def splits(c):
     return c.KEY_SPLITS if in_registers(c) else 1
 
 
+def consumer_threads(c):
+    """Return the threads of the warps that compute."""
+    return 32 * c.WARPS_M * splits(c)
+
+
 def threads(c):
     """Return the threads per block."""
-    return 32 * (c.WARPS_M * splits(c) + (c.LOAD_WARPS if loaders(c) else 0))
+    return consumer_threads(c) + (32 * c.LOAD_WARPS if loaders(c) else 0)
 
 
 def row_tiles(c):
@@ -173,18 +178,48 @@ def free_buffers(c):
     return c.STAGES - (2 if in_registers(c) and c["LOOP_ORDER"] == "plain" else 1)
 
 
+def row_bytes(c, p):
+    """Return the bytes of one row of a tile; 16 bytes of padding shift each row by four banks."""
+    return 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
+
+
+def split_bytes(c, p):
+    """Return the bytes of a split's memory: the buffers for K and V, later the partial output."""
+    keys = 2 * (total_steps(c, p) if resident(c) else c.STAGES) * c.BLOCK_N * row_bytes(c, p)
+    return keys if splits(c) == 1 else max(keys, c.BLOCK_M * partial_row_bytes(c, p))
+
+
+def partial_row_bytes(c, p):
+    """Return the bytes of one row of a partial output."""
+    return (p.D + 8) * (2 if c["MERGE"] == "fp16" else 4)
+
+
+def score_row_bytes(c):
+    """Return the bytes of one row of scores in shared memory."""
+    return c.BLOCK_N * (4 if c["SCORE_BUFFER"] == "float" else 2) + 16
+
+
 def shared_bytes(c, p):
-    """Return the bytes of dynamic shared memory per block."""
-    row = 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
-    buffers = total_steps(c, p) if resident(c) else c.STAGES
-    keys = 2 * buffers * c.BLOCK_N * row
+    """Return the bytes of dynamic shared memory: Q, the splits' memory, and references, sums or scores of rows."""
+    rows = 8 * splits(c) if splits(c) > 1 else 0
     if not in_registers(c):
-        scores = c.BLOCK_N * (4 if c["SCORE_BUFFER"] == "float" else 2) + 16
-        return c.BLOCK_M * row + keys + c.BLOCK_M * (scores + 4 * p.D + 16 + 8)
-    if c.KEY_SPLITS == 1:
-        return c.BLOCK_M * row + keys
-    partial = c.BLOCK_M * (p.D + 8) * (2 if c["MERGE"] == "fp16" else 4)
-    return c.BLOCK_M * row + c.KEY_SPLITS * max(keys, partial) + 8 * c.KEY_SPLITS * c.BLOCK_M
+        rows = score_row_bytes(c) + 4 * p.D + 16 + 8
+    return c.BLOCK_M * row_bytes(c, p) + splits(c) * split_bytes(c, p) + rows * c.BLOCK_M
+
+
+def macros(c, p):
+    """Return the problem and the sizes; SEQ_LEN and TOTAL_STEPS are 0 if the length is known only at run time."""
+    steps = total_steps(c, p)
+    return {
+        "HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0, "BF16": int(p["dtype"] == "bf16"),
+        "TOTAL_STEPS": steps if c.STATIC_SEQ else 0, "STEP_KEYS": c.BLOCK_N * c.KEY_SPLITS, "TILES_M": row_tiles(c),
+        "THREADS": threads(c), "CONSUMER_THREADS": consumer_threads(c),
+        "BUFFERS": steps if resident(c) else c.STAGES,
+        "AHEAD": min(c.LOOKAHEAD, steps + 1) if resident(c) else c.STAGES - 1,  # load groups in flight
+        "ROW_BYTES": row_bytes(c, p), "TILE_BYTES": c.BLOCK_N * row_bytes(c, p), "SPLIT_BYTES": split_bytes(c, p),
+        "PARTIAL_ROW_BYTES": partial_row_bytes(c, p), "SCORE_ROW_BYTES": score_row_bytes(c),
+        "OUTPUT_ROW_BYTES": 4 * p.D + 16,
+    }  # fmt: skip
 
 
 def held_registers(c, p):
@@ -198,7 +233,7 @@ def held_registers(c, p):
     return AtMost(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
-# ---- rules, as in choice.h
+# ---- rules
 
 
 def bf16_instructions(c, p, chip):
@@ -352,16 +387,11 @@ kernel = Kernel(
     ),
     launches=launches,
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
-    macros=lambda c, p: {
-        "HEAD_DIM": p.D,
-        "CAUSAL": p.causal,
-        "SEQ_LEN": p.S if c.STATIC_SEQ else 0,
-        "BF16": int(p["dtype"] == "bf16"),
-    },
+    macros=macros,
     constraints=CONSTRAINTS,
     vector_accesses=lambda c, p: [
         VectorAccess("rows of q, k, v and o", 16, (2 * p.D, 2 * p.S * p.D)),
-        VectorAccess("shared rows", 16, (2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0),)),
+        VectorAccess("shared rows", 16, (row_bytes(c, p),)),
     ],
     workload=Workload(
         tensors=tensors,

@@ -18,7 +18,7 @@ struct KeyStream {
   int steps, length, shift;
 
   __device__ __forceinline__ int buffer(int step) const {
-    return resident(CHOICE) ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
+    return KV_BUFFERS == KV_BUFFERS_RESIDENT ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
   }
   __device__ __forceinline__ u32 k_tile(int step) const { return memory + buffer(step) * TILE_BYTES; }
   __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + buffer(step)) * TILE_BYTES; }

@@ -13,23 +13,14 @@
 #include "../common/wgmma.cuh"
 #endif
 
-constexpr int CONSUMER_THREADS = consumer_threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp, which share each K or V fragment
-constexpr int TILE_BYTES = tile_bytes(CHOICE);
-constexpr int SPLIT_BYTES = split_bytes(CHOICE);
-constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
-constexpr int BUFFERS = buffers(CHOICE);
-constexpr int STEP_KEYS = step_keys(CHOICE);
-constexpr int AHEAD = groups_ahead(CHOICE);
 constexpr int KEY_TILES = BLOCK_N / 16;     // tiles of 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
 constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be masked
-constexpr bool SPECIALISED = specialised(CHOICE);
-constexpr bool DIRECT = direct(CHOICE);   // Q and K directly into fragments
+constexpr bool SPECIALISED = WARP_ROLES == WARP_ROLES_LOADERS;
+constexpr bool DIRECT = QK_PATH == QK_PATH_DIRECT;   // Q and K directly into fragments
 constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1 && !SPECIALISED;
-constexpr int THREADS = threads(CHOICE);
 constexpr int PRODUCER_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
 
 // A power of two, so that its product with the scale is exact, and a completely masked row gives 2^0 instead of NaN.
@@ -165,7 +156,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   const ThreadCoord at;
   const u32 memory = shared_address(shared);
   const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
-  const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
+  const u32 splits = memory + BLOCK_M * ROW_BYTES, exchange = splits + KEY_SPLITS * SPLIT_BYTES;
   const int steps = steps_of(at.split, first_row, length);
   const int shift = KEY_WALK == KEY_WALK_ROTATED && steps > 0 ? m_block % steps : 0;
   if constexpr (SPECIALISED) {
@@ -184,7 +175,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   Rows rows;
   process_keys(keys, q, rows_of_q, rows, first_row, longest, scale, at);
   // A single step uses its own maximum as the reference, so it cannot overflow.
-  if constexpr (RESCALE == RESCALE_RESTART && total_steps(CHOICE) != 1) {
+  if constexpr (RESCALE == RESCALE_RESTART && TOTAL_STEPS != 1) {
     if (__syncthreads_or(rows.overflowed())) process_keys_again(keys, q, rows, first_row, longest, scale, at);
   }
 

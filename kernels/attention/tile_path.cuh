@@ -8,13 +8,9 @@
 #include "../common/warp.cuh"
 #include "../common/wmma.cuh"
 
-constexpr int CONSUMER_THREADS = consumer_threads(CHOICE);
 constexpr int WARPS = CONSUMER_THREADS / 32;
-constexpr bool SPECIALISED = specialised(CHOICE);
-constexpr int PRODUCER_THREADS = threads(CHOICE) - (SPECIALISED ? CONSUMER_THREADS : 0);
-constexpr int TILE_BYTES = tile_bytes(CHOICE);
-constexpr int SCORE_ROW_BYTES = score_row_bytes(CHOICE);
-constexpr int OUTPUT_ROW_BYTES = output_row_bytes(CHOICE);
+constexpr bool SPECIALISED = WARP_ROLES == WARP_ROLES_LOADERS;
+constexpr int PRODUCER_THREADS = THREADS - (SPECIALISED ? CONSUMER_THREADS : 0);
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_N != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
 constexpr bool FLOAT_SCORES = SCORE_BUFFER == SCORE_BUFFER_FLOAT;
@@ -31,7 +27,7 @@ struct Layout {
 
   __device__ __forceinline__ explicit Layout(unsigned char* memory) {
     q = memory;
-    ring = q + query_bytes(CHOICE);
+    ring = q + BLOCK_M * ROW_BYTES;
     scores = ring + 2 * STAGES * TILE_BYTES;
     output = scores + BLOCK_M * SCORE_ROW_BYTES;
     reference = reinterpret_cast<float*>(output + BLOCK_M * OUTPUT_ROW_BYTES);
@@ -195,15 +191,15 @@ __device__ __forceinline__ void softmax(const Layout& at, int first_key, int fir
 }
 
 __device__ __forceinline__ void clear_rows(const Layout& at) {
-  for (u32 task = threadIdx.x; task < BLOCK_M * D; task += threads(CHOICE)) at.output_row(task / D)[task % D] = 0.f;
-  for (u32 row = threadIdx.x; row < BLOCK_M; row += threads(CHOICE)) {
+  for (u32 task = threadIdx.x; task < BLOCK_M * D; task += THREADS) at.output_row(task / D)[task % D] = 0.f;
+  for (u32 row = threadIdx.x; row < BLOCK_M; row += THREADS) {
     at.reference[row] = MASKED_SCORE;
     at.sum[row] = 0.f;
   }
 }
 
 __device__ __forceinline__ void store_rows(const Layout& at, Half* o, int rows_left) {
-  for (u32 task = threadIdx.x; task < BLOCK_M * (D / 8); task += threads(CHOICE)) {
+  for (u32 task = threadIdx.x; task < BLOCK_M * (D / 8); task += THREADS) {
     const int row = task / (D / 8), chunk = task % (D / 8);
     if (ROW_TAIL && row >= rows_left) continue;
     const float* from = at.output_row(row) + chunk * 8;
@@ -224,7 +220,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* memor
   const int steps = ceil_div(visible, BLOCK_N);
   const bool is_consumer = !SPECIALISED || threadIdx.x < CONSUMER_THREADS;
 
-  load_tile<BLOCK_M, threads(CHOICE), ROW_TAIL>(shared_address(at.q), head.q + first_row * D, length - first_row,
+  load_tile<BLOCK_M, THREADS, ROW_TAIL>(shared_address(at.q), head.q + first_row * D, length - first_row,
                                                 threadIdx.x);
   for (int step = 0; step < STAGES - 1; ++step) load_step(at, head, step, steps, length);
   clear_rows(at);

@@ -265,7 +265,7 @@ __device__ __forceinline__ void attend(const Head& head, unsigned char* shared, 
   const ThreadCoord at;
   const u32 memory = shared_address(shared);
   const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
-  const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
+  const u32 splits = memory + BLOCK_M * ROW_BYTES, exchange = splits + KEY_SPLITS * SPLIT_BYTES;
   const int steps = steps_of(at.split, first_row, length);
   const KeyStream keys{head.k, head.v, splits + at.split * SPLIT_BYTES, at.thread % SPLIT_THREADS, at.split, steps,
                        length};

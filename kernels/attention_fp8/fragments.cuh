@@ -11,7 +11,7 @@ using Fragment = Accumulator<32>::type;
 /// Position of a 16-byte chunk within its row, swizzled so that the same chunk of 8 rows is in 8 different groups of
 /// banks. A line of 128 bytes holds two rows of 64 bytes.
 __device__ __forceinline__ int swizzled_chunk(int row, int chunk) {
-  constexpr int SPAN = at_most(D * element_bytes(CHOICE) / 16, 8), ROWS_OF_LINE = 8 / SPAN;
+  constexpr int SPAN = at_most(D * ELEMENT_BYTES / 16, 8), ROWS_OF_LINE = 8 / SPAN;
   return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row / ROWS_OF_LINE % SPAN) : chunk;
 }
 __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
@@ -79,8 +79,8 @@ __device__ __forceinline__ void store_elements(u32 row_start, int row, int chunk
   }
 }
 __device__ __forceinline__ void store_element(u32 row_start, int row, int column, Byte byte) {
-  constexpr int OF_CHUNK = 16 / element_bytes(CHOICE);
-  const u32 to = row_start + swizzled_chunk(row, column / OF_CHUNK) * 16 + column % OF_CHUNK * element_bytes(CHOICE);
+  constexpr int OF_CHUNK = 16 / ELEMENT_BYTES;
+  const u32 to = row_start + swizzled_chunk(row, column / OF_CHUNK) * 16 + column % OF_CHUNK * ELEMENT_BYTES;
   if constexpr (DEQUANTISE == DEQUANTISE_IN_REGISTERS) {
     store_shared_byte(to, byte);
   } else {
@@ -92,17 +92,17 @@ __device__ __forceinline__ void store_element(u32 row_start, int row, int column
 
 /// Copies ROWS rows starting at `source` into a tile of shared memory. Rows beyond `rows_left` (negative: past the end)
 /// repeat the last row, so that values that are masked later are finite.
-template <int ROWS, int THREADS, bool BOUNDED>
+template <int ROWS, int WORKERS, bool BOUNDED>
 __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows_left, u32 thread) {
   const int last = rows_left - 1;
   if constexpr (KV_LOAD == KV_LOAD_SCALAR) {
 #pragma unroll 4
-    for (u32 index = thread; index < ROWS * D; index += THREADS) {
+    for (u32 index = thread; index < ROWS * D; index += WORKERS) {
       const int row = index / D, column = index % D;
       store_element(tile + row * ROW_BYTES, row, column, source[(BOUNDED ? min(row, last) : row) * D + column]);
     }
   } else {
-    constexpr int PER_ROW = D / 16, ROWS_AT_ONCE = THREADS / PER_ROW;
+    constexpr int PER_ROW = D / 16, ROWS_AT_ONCE = WORKERS / PER_ROW;
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Byte* const from = source + chunk * 16;
     const Byte* own = from + first * D;
@@ -206,7 +206,7 @@ __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u3
 /// Columns in the accumulators of P V. A thread has runs of RUN consecutive columns. Run r starts at column
 /// 4 * RUN * r + RUN * t. Its x-th column is element x / (RUN / 2) of a row, in mma r * RUN / 2 + x % (RUN / 2).
 struct OutputColumns {
-  static constexpr int RUN = columns_of_thread(CHOICE), RUNS = D / (4 * RUN), PAIRS = RUN / 2;
+  static constexpr int RUN = COLUMNS_OF_THREAD, RUNS = D / (4 * RUN), PAIRS = RUN / 2;
   static __device__ __forceinline__ int column(int run, u32 lane) { return 4 * RUN * run + RUN * (lane % 4); }
   /// Returns the columns of one run and row as fp16: value * factor + shift.
   static __device__ __forceinline__ void scaled(Half2 (&pairs)[PAIRS], const Fragment (&f)[D / 8], int run, int half,

@@ -4,7 +4,7 @@
 // q_scale, k_scale, v_scale: float, [batch * heads]; a scale is a magnitude, and its sign is ignored. O: fp16, like Q.
 // S is any length from 1; tails are masked. CAUSAL hides keys after the row. Softmax uses base 2 and a running reference
 // per row. fragments.cuh converts bytes to operands of the tensor cores, stream.cuh copies K and V, forward.cuh has the
-// algorithm, output.cuh merges and stores, choice.h has rules and sizes.
+// algorithm, output.cuh merges and stores, kernel.py has rules and computes the sizes that are macros.
 //
 // Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BIASED 1 for
 // biased bytes, 0 for E4M3.
@@ -28,52 +28,28 @@
 //   STAGES        buffers for K and for V (at most the number of steps)
 //   UNROLL        number of unrolled steps;  MIN_BLOCKS  minimum blocks per SM, which limits the registers
 
-#if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN) || !defined(BIASED)
-#error "define the problem: HEAD_DIM, CAUSAL, SEQ_LEN and BIASED"
-#endif
-#if !defined(DEQUANTISE) || !defined(MMA) || !defined(ZERO_POINT) || !defined(KV_LOAD) || !defined(SMEM_LAYOUT)
-#error "define DEQUANTISE, MMA, ZERO_POINT, KV_LOAD and SMEM_LAYOUT"
-#endif
-#if !defined(E4M3_TO_FP16) || !defined(ROW_PAD) || !defined(FRAGMENT_LOAD) || !defined(EXP) || !defined(RESCALE)
-#error "define E4M3_TO_FP16, ROW_PAD, FRAGMENT_LOAD, EXP and RESCALE"
-#endif
-#if !defined(LOOP_ORDER) || !defined(GRID_ORDER) || !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS)
-#error "define LOOP_ORDER, GRID_ORDER, BLOCK_M, WARPS_M and KEY_SPLITS"
-#endif
-#if !defined(BLOCK_N) || !defined(STAGES) || !defined(UNROLL) || !defined(MIN_BLOCKS)
-#error "define BLOCK_N, STAGES, UNROLL and MIN_BLOCKS"
-#endif
+#include "evokern_genes.h"
 
 #include "../common/barrier.cuh"
 #include "../common/cp_async.cuh"
 #include "../common/half.cuh"
 #include "../common/memory.cuh"
 #include "../common/mma.cuh"
+#include "../common/numbers.cuh"
 #include "../common/warp.cuh"
-#include "choice.h"
 
 using Byte = unsigned char;  // bits of one E4M3 number, or a biased integer
 
-constexpr Choice CHOICE = {
-    HEAD_DIM, CAUSAL, SEQ_LEN, BIASED,
-    DEQUANTISE, MMA, ZERO_POINT, KV_LOAD, SMEM_LAYOUT, FRAGMENT_LOAD, LOOP_ORDER,
-    ROW_PAD, BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N, STAGES, MIN_BLOCKS};
 constexpr int D = HEAD_DIM;
-constexpr int ROW_BYTES = row_bytes(CHOICE);
 constexpr bool FOLDED = BIASED && ZERO_POINT == ZERO_POINT_FOLDED;
 
-static_assert(rows_split_over_warps(CHOICE), "the rows of a warp must be whole tiles of 16 query rows");
-static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
-static_assert(async_copies_raw_bytes(CHOICE), "cp.async cannot convert the bytes that it copies");
-static_assert(mma_takes_the_dtype(CHOICE), "8-bit tensor cores need operands of the inputs' type");
-static_assert(registers_hold_fragments(CHOICE), "output, scores and Q must fit into registers");
 static_assert(ROW_BYTES % 16 == 0 || (KV_LOAD == KV_LOAD_SCALAR && FRAGMENT_LOAD == FRAGMENT_LOAD_WORDS),
               "16-byte accesses need rows of shared memory at multiples of 16 bytes");
 
 #include "fragments.cuh"
 #include "forward.cuh"
 
-extern "C" __global__ void __launch_bounds__(threads(CHOICE), MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 attention_fp8(const Byte* q, const Byte* k, const Byte* v, const float* q_scale, const float* k_scale,
               const float* v_scale, Half* o, int seq_len, float scale_log2e) {
   extern __shared__ __align__(128) unsigned char memory[];

@@ -73,7 +73,7 @@ GENES = (
 )  # fmt: skip
 
 
-# ---- sizes, as in choice.h
+# ---- sizes, which the source receives as macros
 
 
 def on_load(c):
@@ -101,21 +101,63 @@ def total_steps(c, p):
     return -(-p.S // (c.BLOCK_N * c.KEY_SPLITS))
 
 
+def element_bytes(c):
+    """Return the bytes of one element in shared memory."""
+    return 2 if on_load(c) else 1
+
+
 def row_bytes(c, p):
     """Return the stride of rows in shared memory, in bytes."""
-    return (2 if on_load(c) else 1) * p.D + (c.ROW_PAD if c["SMEM_LAYOUT"] == "padded" else 0)
+    return element_bytes(c) * p.D + (c.ROW_PAD if c["SMEM_LAYOUT"] == "padded" else 0)
+
+
+def resident(c, p):
+    """Return whether each step has its own buffer, so that no buffer is filled twice."""
+    return c.STATIC_SEQ == 1 and total_steps(c, p) <= c.STAGES
+
+
+def buffers(c, p):
+    """Return the number of buffers for K in each split; the number for V is the same."""
+    return total_steps(c, p) if resident(c, p) else c.STAGES
+
+
+def groups_ahead(c, p):
+    """Return the load groups in flight: the free buffers of a ring, or of all groups, one more than steps."""
+    return min(c.STAGES, total_steps(c, p) + 1) if resident(c, p) else c.STAGES - 1
+
+
+def columns_of_thread(c):
+    """Return the consecutive output columns of a thread; see OutputColumns in fragments.cuh."""
+    return (2 if on_load(c) else 4) * (2 if by_words(c) else 1)
+
+
+def partial_row_bytes(c, p):
+    """Return the row stride of a partial output in bytes; the padding spreads a warp's stores over the banks."""
+    return 2 * p.D + 8 * columns_of_thread(c)
+
+
+def split_bytes(c, p):
+    """Return the bytes of a split's memory: the buffers for K and V, later the partial output."""
+    keys = 2 * buffers(c, p) * c.BLOCK_N * row_bytes(c, p)
+    return keys if c.KEY_SPLITS == 1 else max(keys, c.BLOCK_M * partial_row_bytes(c, p))
 
 
 def shared_bytes(c, p):
-    """Return the bytes of dynamic shared memory: Q, buffers or partial outputs of the splits, and row sums."""
-    row = row_bytes(c, p)
-    buffers = min(c.STAGES, total_steps(c, p)) if c.STATIC_SEQ else c.STAGES
-    keys = 2 * buffers * c.BLOCK_N * row
-    if c.KEY_SPLITS == 1:
-        return c.BLOCK_M * row + keys
-    columns = (2 if on_load(c) else 4) * (2 if by_words(c) else 1)
-    partial = c.BLOCK_M * (2 * p.D + 8 * columns)
-    return c.BLOCK_M * row + c.KEY_SPLITS * max(keys, partial) + 8 * c.KEY_SPLITS * c.BLOCK_M
+    """Return the bytes of dynamic shared memory: Q, the memory of each split, and references and sums of the splits."""
+    exchange = 8 * c.KEY_SPLITS * c.BLOCK_M if c.KEY_SPLITS > 1 else 0
+    return c.BLOCK_M * row_bytes(c, p) + c.KEY_SPLITS * split_bytes(c, p) + exchange
+
+
+def macros(c, p):
+    """Return the problem and the sizes; SEQ_LEN is 0 if the length is known only at run time."""
+    return {
+        "HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0, "BIASED": int(p["dtype"] == "u8"),
+        "THREADS": threads(c), "TILES_M": row_tiles(c), "STEP_KEYS": c.BLOCK_N * c.KEY_SPLITS,
+        "ELEMENT_BYTES": element_bytes(c), "ROW_BYTES": row_bytes(c, p), "TILE_BYTES": c.BLOCK_N * row_bytes(c, p),
+        "RESIDENT": int(resident(c, p)), "BUFFERS": buffers(c, p), "AHEAD": groups_ahead(c, p),
+        "COLUMNS_OF_THREAD": columns_of_thread(c), "PARTIAL_ROW_BYTES": partial_row_bytes(c, p),
+        "SPLIT_BYTES": split_bytes(c, p),
+    }  # fmt: skip
 
 
 def held_registers(c, p):
@@ -125,7 +167,7 @@ def held_registers(c, p):
     return AtMost(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
-# ---- rules, as in choice.h
+# ---- rules
 
 CONSTRAINTS = (
     Constraint("rows_split_over_warps", lambda c: divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
@@ -291,12 +333,7 @@ kernel = Kernel(
         ProblemField("dtype", ("e4m3", "u8"), "e4m3", doc="element type of q, k and v; u8 is a byte minus 128"),
     ),
     launches=launches,
-    macros=lambda c, p: {
-        "HEAD_DIM": p.D,
-        "CAUSAL": p.causal,
-        "SEQ_LEN": p.S if c.STATIC_SEQ else 0,
-        "BIASED": int(p["dtype"] == "u8"),
-    },
+    macros=macros,
     constraints=CONSTRAINTS,
     vector_accesses=vector_accesses,
     workload=Workload(

@@ -4,15 +4,7 @@
 // shared memory and named barrier.
 #pragma once
 
-constexpr int THREADS = threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp, which share each fragment of K or V
-constexpr int TILE_BYTES = tile_bytes(CHOICE);
-constexpr int SPLIT_BYTES = split_bytes(CHOICE);
-constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
-constexpr int BUFFERS = buffers(CHOICE);
-constexpr int STEP_KEYS = step_keys(CHOICE);
-constexpr int AHEAD = groups_ahead(CHOICE);
 constexpr int UNROLL_STEPS = UNROLL;     // #pragma unroll reads constants, not macros
 constexpr int KEY_TILES = BLOCK_N / 16;  // tiles of 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
@@ -50,7 +42,7 @@ struct KeyStream {
   int steps, length;
 
   __device__ __forceinline__ int buffer(int step) const {
-    return resident(CHOICE) ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
+    return RESIDENT ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
   }
   __device__ __forceinline__ u32 k_tile(int step) const { return memory + buffer(step) * TILE_BYTES; }
   __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + buffer(step)) * TILE_BYTES; }

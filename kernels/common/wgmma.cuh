@@ -5,9 +5,9 @@
 
 #include "../common/types.cuh"
 
-/// Descriptor of an operand in shared memory: rows of ROW_BYTES with 16-byte chunks swizzled in patterns of eight rows
+/// Descriptor of an operand in shared memory: rows of BYTES_OF_ROW with 16-byte chunks swizzled in patterns of eight rows
 /// (PTX ISA, "Matrix Descriptor Format"). Lengths are in units of 16 bytes.
-template <int ROW_BYTES>
+template <int BYTES_OF_ROW>
 struct MatrixDescriptor {
   u32 low;
 
@@ -17,7 +17,7 @@ struct MatrixDescriptor {
       : low((address & 0x3ffff) / 16 | panel_stride / 16 << 16) {}
   /// Returns the descriptor for an address `bytes` further on.
   __device__ __forceinline__ u64 at(u32 bytes) const {
-    constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3, PATTERN = 8 * ROW_BYTES / 16;
+    constexpr u64 SWIZZLE = BYTES_OF_ROW == 128 ? 1 : BYTES_OF_ROW == 64 ? 2 : 3, PATTERN = 8 * BYTES_OF_ROW / 16;
     return SWIZZLE << 62 | PATTERN << 32 | (low + bytes / 16);
   }
 };

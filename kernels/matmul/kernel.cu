@@ -49,34 +49,15 @@
 //
 // Problem macros: BF16 (1 if A, B and C are bfloat16, 0 if they are fp16); NT (1 if B is [N, K], with tiles like those of A;
 // 0 if B is [K, N]); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K if they are compile-time constants, as always on the skinny path;
-// otherwise 0).
+// otherwise 0). kernel.py has the rules, and computes the sizes that are macros: THREADS that multiply, PRODUCER_THREADS and
+// STORE_THREADS in addition, ALL_THREADS, LOADERS that load tiles, steps IN_FLIGHT while one is multiplied, PITCH of a row in
+// elements and STAGE of a tile in bytes, and the sizes of skinny.cuh.
 
 #include <stdint.h>
 
-#if !defined(BLOCK_M) || !defined(BLOCK_N) || !defined(BLOCK_K) || !defined(WARPS_M) || !defined(WARPS_N)
-#error "BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M and WARPS_N must be defined"
-#endif
-#if !defined(STAGES) || !defined(VECTOR) || !defined(GROUP) || !defined(TILES) || !defined(SPLIT_K) || !defined(MIN_BLOCKS)
-#error "STAGES, VECTOR, GROUP, TILES, SPLIT_K and MIN_BLOCKS must be defined"
-#endif
-#if !defined(PATH) || !defined(TENSOR_CORES) || !defined(MERGE) || !defined(BF16) || !defined(NT) || !defined(ROWS_A)
-#error "PATH, TENSOR_CORES, MERGE, BF16, NT and ROWS_A must be defined"
-#endif
-#if !defined(COLUMNS_B) || !defined(DEPTH_A) || !defined(SHAPE)
-#error "COLUMNS_B, DEPTH_A and SHAPE must be defined"
-#endif
-#if !defined(PRODUCTS) || !defined(WEIGHT_POLICY) || !defined(WARP_COLUMNS) || !defined(DEPTH)
-#error "PRODUCTS, WEIGHT_POLICY, WARP_COLUMNS and DEPTH must be defined"
-#endif
-#if !defined(WARPS_ACROSS) || !defined(WARPS_K) || !defined(LANES)
-#error "WARPS_ACROSS, WARPS_K and LANES must be defined"
-#endif
-#if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
-#error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
-#endif
+#include "evokern_genes.h"
 
 constexpr bool SKINNY = PATH == PATH_SKINNY;
-constexpr int THREADS = (SKINNY ? WARPS_ACROSS * WARPS_K : WARPS_M * WARPS_N) * 32;
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // tile of one warp
 constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma tiles of one warp
 constexpr int CHUNK = 8;                                               // elements per 16-byte chunk
@@ -88,47 +69,10 @@ constexpr bool ROW_RING = SKINNY && LANES == LANES_ROW && PRODUCTS == PRODUCTS_M
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
 constexpr bool STORE_WARPS = !SKINNY && EPILOGUE == EPILOGUE_STORE_WARPS;
 constexpr bool STAGED_STORE = EPILOGUE != EPILOGUE_DIRECT && SPLIT_K == 1;
-constexpr int PRODUCER_THREADS = PRODUCERS ? 128 : 0, STORE_THREADS = STORE_WARPS ? 128 : 0;  // in addition to the THREADS that multiply
-constexpr int ALL_THREADS = THREADS + PRODUCER_THREADS + STORE_THREADS, LOADERS = PRODUCERS ? PRODUCER_THREADS : THREADS;
 constexpr unsigned FIRST_LOADER = PRODUCERS ? THREADS : 0;
-constexpr int PAD = SMEM_LAYOUT == SMEM_LAYOUT_PADDED ? CHUNK : 0;
-#if NT
-constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_K + PAD;        // elements of a row in shared memory
-constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_N * B_PITCH * 2;  // bytes
-#else
-constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_N + PAD;        // elements of a row in shared memory
-constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_K * B_PITCH * 2;  // bytes
-#endif
 constexpr int STAGE = A_STAGE + B_STAGE;
 constexpr int DEPTHS = BLOCK_K / 16;                                   // mma tiles along K per step
-constexpr int IN_FLIGHT = STAGES - (WGMMA && AHEAD ? 2 : 1);           // steps in flight while one is multiplied
 constexpr int TICKETS = 4096;                                          // most tiles of C that one launch can merge
-
-static_assert(SKINNY || BLOCK_M % (16 * WARPS_M) == 0, "warp_rows: a warp's rows must be whole 16-row mma tiles");
-static_assert(SKINNY || BLOCK_N % (16 * WARPS_N) == 0, "warp_columns: a warp's columns must be pairs of 8-column mma tiles");
-static_assert(BLOCK_K % 16 == 0, "mma_depth: an mma processes 16 elements of K");
-static_assert(STAGES >= 2, "ring: one stage is multiplied while another is filled");
-static_assert(SKINNY || (BLOCK_M * BLOCK_K / CHUNK) % LOADERS == 0, "a_tile_split: the chunks of the A tile must be a multiple of the loading threads");
-static_assert(SKINNY || (BLOCK_K * BLOCK_N / CHUNK) % LOADERS == 0, "b_tile_split: the chunks of the B tile must be a multiple of the loading threads");
-static_assert(SKINNY || TILES == 1 || SPLIT_K == 1, "tiles_or_split: blocks with several tiles do not support a split along K");
-static_assert(SKINNY || TILES == 1 || ASYNC, "tiles_async: registers would hold the next tile while a tile is stored");
-static_assert(!PRODUCERS || (WGMMA && STAGES >= 3 && STAGES <= 6 && SPLIT_K == 1), "producers: they need wgmma, and two barriers per stage");
-static_assert(!STORE_WARPS || TILES > 1, "store_warps: they overlap with the next tile");
-static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async copies at least 4 bytes");
-static_assert(SKINNY || ASYNC || STAGES == 2, "register_ring: registers hold only one step in flight");
-static_assert(SKINNY || WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments alternate within a step");
-static_assert(!BF16 || !FP16_SUM, "bf16_sums: tensor cores accumulate bf16 products only in fp32");
-static_assert(!WGMMA || WARPS_M % 4 == 0, "wgmma_rows: four warps along the rows multiply together");
-static_assert(!WGMMA || NT || WARP_N % 64 == 0, "wgmma_columns: rows of B are stored in panels of 64 columns");
-static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: one step is multiplied, one is awaited and one is filled");
-static_assert(!SKINNY || ROWS_A <= 128, "skinny_rows: a warp keeps the sums of all rows of A");
-static_assert(!SKINNY || NT || WARP_COLUMNS % 32 == 0, "skinny_columns: eight lanes load 4 or 8 columns each of a row of B");
-static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: plain FMAs support at most 8 rows of A");
-static_assert(!SKINNY || NT || LANES == LANES_FRAGMENTS || ROW_RING, "row_lanes: plain FMAs add up along rows of B only with NT");
-static_assert(!ROW_RING || (ASYNC && AHEAD && DEPTH >= 64), "row_ring: lanes exchange at least 128 bytes of a row of A and B");
-static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async always bypasses L1");
-static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST || PRODUCTS == PRODUCTS_MMA || WARP_COLUMNS < 128,
-              "policy_register: ptxas 13 puts the policy of such copies into an odd uniform register");
 
 #include "../common/barrier.cuh"
 #include "../common/cp_async.cuh"

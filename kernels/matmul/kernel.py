@@ -299,15 +299,34 @@ def rows_read(c, p):
     return p.M if lanes_along_depth(c) == 32 else -(-p.M // 8) * 8
 
 
+def stored_tiles(c, p):
+    """Return rows and row pitch, in elements, of the tiles of A and B in shared memory."""
+    pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
+    rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
+    return (c.BLOCK_M, c.BLOCK_K + pad), (rows, columns + pad)
+
+
+def macros(c, p):
+    """Return the problem and the sizes, which kernel.cu and skinny.cuh describe."""
+    (a_rows, a_pitch), (b_rows, b_pitch) = stored_tiles(c, p)
+    shape = (p.M, p.N, p.K) if shape_compiled(c) else (0, 0, 0)
+    return {
+        "BF16": int(p["dtype"] == "bf16"), "NT": int(transposed(p)),
+        **dict(zip(("ROWS_A", "COLUMNS_B", "DEPTH_A"), shape, strict=True)),
+        "THREADS": compute_threads(c), "PRODUCER_THREADS": producer_threads(c), "STORE_THREADS": store_threads(c),
+        "ALL_THREADS": threads(c), "LOADERS": loaders(c), "IN_FLIGHT": in_flight(c),
+        "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,
+        "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
+    }  # fmt: skip
+
+
 def shared_bytes(c, p):
     """Return the bytes of dynamic shared memory: the ring, or a tile of C that reuses its space."""
     if skinny(c):
         places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
         ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
         return max(ring, 4 * c.WARPS_K * p.M * (block_tile(c)[1] + 4))
-    pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
-    rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
-    ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + rows * (columns + pad))
+    ring = c.STAGES * sum(rows * pitch * 2 for rows, pitch in stored_tiles(c, p))
     tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] != "direct" and c.SPLIT_K == 1 else 0
     # With several tiles per block, the ring is in use while a tile is stored.
     return max(ring, tile) if c.TILES == 1 else ring + tile
@@ -468,13 +487,7 @@ kernel = Kernel(
         ProblemField("layout", ("nn", "nt"), "nn", later=True, doc="b is [K, N], or [N, K] as in linear layers"),
     ),
     launches=launches,
-    macros=lambda c, p: {
-        "BF16": int(p["dtype"] == "bf16"),
-        "NT": int(transposed(p)),
-        "ROWS_A": p.M if shape_compiled(c) else 0,
-        "COLUMNS_B": p.N if shape_compiled(c) else 0,
-        "DEPTH_A": p.K if shape_compiled(c) else 0,
-    },
+    macros=macros,
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
     vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],
     constraints=(

@@ -25,15 +25,12 @@ constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
 constexpr bool ASYNC_POLICY = ASYNC && EVICT_FIRST, ASYNC_ACTIVATIONS = ASYNC && AHEAD;
 constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
 constexpr bool ROW_LANES = LANES == LANES_ROW;
-constexpr int DEPTH_LANES = ROW_LANES && !MMA ? 32 : 4;  // lanes along K that load neighbouring pieces
 constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;         // columns of C per lane
 constexpr int COLUMNS = LANE_COLUMNS * (32 / DEPTH_LANES);  // columns of C per warp
-constexpr int BLOCK_COLUMNS = WARPS_ACROSS * COLUMNS;  // columns of C per block
 constexpr int UNROLLED = ASYNC ? 1 : STAGES;           // unrolled steps of the loop
 constexpr int QUARTERS = DEPTH / 32;                   // pieces per lane along K in a step
 constexpr int PIECES_DEPTH = DEPTH_LANES * CHUNK;      // elements of K per piece of a group of lanes
 constexpr int STEP_DEPTH = QUARTERS * PIECES_DEPTH;    // elements of K per step
-constexpr int PIECES = QUARTERS * LANE_COLUMNS;        // 16-byte pieces of B per lane and step
 constexpr int ROW_TILES = (M + 7) / 8;                 // mma tiles along the rows of A
 constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A per lane
 constexpr int RUN = NT || LANE_COLUMNS > CHUNK ? CHUNK : LANE_COLUMNS;  // elements per piece from one row of B

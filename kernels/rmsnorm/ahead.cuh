@@ -30,7 +30,7 @@ struct Ahead {
       const Row row(group, rows);
 #pragma unroll
       for (int t = 0; t < INPUTS; t++)
-#pragma unroll(LOADED_AHEAD ? PER_THREAD : BATCH)
+#pragma unroll(LOADED_AHEAD ? UNROLLED : BATCH)
         for (int i = 0; i < PER_THREAD; i++)
           if (span.has(i)) {
             if constexpr (LOADED_AHEAD) loaded[t][i] = load(input[t] + row.first, span.vector(i));

@@ -24,31 +24,14 @@
 //   LOAD_POLICY      normal loads of rows, or streaming loads
 //   MIN_BLOCKS       minimum resident blocks per SM, which limits the registers of a thread
 //
-// Problem macros: COLS (columns of a row, a compile-time constant so that the registers per row are constant); BF16 (1 if
-// the tensors are bfloat16, 0 if they are fp16); RESIDUAL (1 if `residual` and `sum` exist).
+// kernel.py declares these choices and their rules. Its macros are the problem's (COLS: columns of a row, so that the
+// registers per row are constant; BF16: 1 for bfloat16, 0 for fp16; RESIDUAL: 1 if `residual` and `sum` exist) and sizes:
+// WIDTH elements per access, WORDS pairs of elements of a vector, VECTORS of a row, BLOCKS per row, SHARE vectors that one
+// block scales, PER_THREAD vectors that one thread scales, THREADS per row, ROWS per block.
 
-#if !defined(THREADS_PER_ROW) || !defined(ROWS_PER_BLOCK) || !defined(ROW_STEPS) || !defined(VECTOR) || !defined(MIN_BLOCKS)
-#error "THREADS_PER_ROW, ROWS_PER_BLOCK, ROW_STEPS, VECTOR and MIN_BLOCKS must be defined"
-#endif
-#if !defined(PREFETCH) || !defined(STAGES) || !defined(ROW_SUM) || !defined(BLOCKS_PER_ROW)
-#error "PREFETCH, STAGES, ROW_SUM and BLOCKS_PER_ROW must be defined"
-#endif
-#if !defined(ROW_STORAGE) || !defined(WEIGHT_LOAD) || !defined(STORE_POLICY) || !defined(LOAD_POLICY)
-#error "ROW_STORAGE, WEIGHT_LOAD, STORE_POLICY and LOAD_POLICY must be defined"
-#endif
-#if !defined(COLS) || !defined(BF16) || !defined(RESIDUAL)
-#error "COLS, BF16 and RESIDUAL must be defined"
-#endif
+#include "evokern_genes.h"
 
-constexpr int WIDTH = (COLS | VECTOR) & -(COLS | VECTOR);         // elements per access: the largest power of two that divides both
-constexpr int WORDS = WIDTH > 1 ? WIDTH / 2 : 1;                  // pairs of elements of a vector
-constexpr int VECTORS = (COLS + 2 * WORDS - 1) / (2 * WORDS);     // vectors of a row
-constexpr int BLOCKS = ROW_SUM == ROW_SUM_BLOCK ? 1 : BLOCKS_PER_ROW;        // blocks per row
-constexpr int SHARE = (VECTORS + BLOCKS - 1) / BLOCKS;                       // vectors that one block scales
-constexpr int PER_THREAD = (SHARE + THREADS_PER_ROW - 1) / THREADS_PER_ROW;  // vectors that one thread scales
-constexpr int BUSY = (SHARE + PER_THREAD - 1) / PER_THREAD;       // fewest threads with that number of accesses
-constexpr int THREADS = BUSY <= 4 ? 4 : BUSY <= 8 ? 8 : BUSY <= 16 ? 16 : (BUSY + 31) / 32 * 32;  // threads per row
-constexpr int ROWS = ROWS_PER_BLOCK * THREADS < 32 ? 32 / THREADS : ROWS_PER_BLOCK;               // rows per block
+constexpr int UNROLLED = PER_THREAD;  // nvcc's #pragma unroll reads constants, not macros
 constexpr int WARPS_PER_ROW = (THREADS + 31) / 32;
 constexpr int INPUTS = RESIDUAL ? 2 : 1;
 constexpr bool LOADED_AHEAD = PREFETCH == PREFETCH_REGISTERS, COPIED_AHEAD = PREFETCH == PREFETCH_CP_ASYNC;
@@ -57,14 +40,6 @@ constexpr bool IN_SHARED = BLOCKS == 1 && ROW_STORAGE == ROW_STORAGE_SHARED;
 constexpr bool WEIGHT_FIRST = WEIGHT_LOAD == WEIGHT_LOAD_BEFORE_SUM;
 constexpr bool STREAM_LOADS = LOAD_POLICY == LOAD_POLICY_STREAMING;
 constexpr bool STREAM_STORES = STORE_POLICY == STORE_POLICY_STREAMING;
-
-static_assert(ROWS * THREADS % 32 == 0, "whole_warps: the threads of a block must be whole warps for reductions by shuffles");
-static_assert(BLOCKS == 1 || ROW_STEPS == 1, "whole_rows: only blocks with whole rows can process several rows");
-static_assert(ROW_STEPS > 1 || PREFETCH == PREFETCH_NONE, "next_row: only blocks that process several rows can prefetch");
-static_assert(!LOADED_AHEAD || IN_REGISTERS, "loaded_ahead: rows prefetched into registers need ROW_STORAGE=registers");
-static_assert(!COPIED_AHEAD || IN_REGISTERS || IN_SHARED, "copied_ahead: rows copied to shared memory are not read a second time");
-static_assert(!COPIED_AHEAD || WIDTH > 1, "async_width: cp.async copies at least 4 bytes");
-static_assert(!COPIED_AHEAD || STAGES > 1, "ring: one row is added up while another row is copied");
 
 #include "ahead.cuh"
 #include "row.cuh"

@@ -164,6 +164,16 @@ def shared_bytes(c, p):
     return rows(c, p) * row if c["ROW_STORAGE"] == "shared" and blocks(c) == 1 else 0
 
 
+def macros(c, p):
+    """Return the problem and the sizes, which kernel.cu describes."""
+    total, share = vectors(c, p)
+    return {
+        "COLS": p.COLS, "BF16": int(p["dtype"] == "bf16"), "RESIDUAL": int(residual(p)), "WIDTH": width(c, p),
+        "WORDS": words(c, p), "VECTORS": total, "BLOCKS": blocks(c), "SHARE": share, "PER_THREAD": accesses(c, p),
+        "THREADS": threads(c, p), "ROWS": rows(c, p),
+    }  # fmt: skip
+
+
 def registers_for_rows(c, p):
     """Compare the registers for rows, weights and loads in flight with the available registers.
 
@@ -292,7 +302,7 @@ kernel = Kernel(
         ProblemField("residual", ("none", "add"), "none", later=True, doc="first add a residual, and return the sum"),
     ),
     launches=launches,
-    macros=lambda c, p: {"COLS": p.COLS, "BF16": int(p["dtype"] == "bf16"), "RESIDUAL": int(residual(p))},
+    macros=macros,
     vector_accesses=lambda c, p: [VectorAccess("rows", 2 * width(c, p), (2 * p.COLS,))],
     constraints=CONSTRAINTS,
     workload=Workload(

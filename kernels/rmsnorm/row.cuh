@@ -117,7 +117,7 @@ template <typename Read, typename Kept>
 __device__ __forceinline__ void scale_row(Half* y, Half* sum, const Weights& weights, float scale, const OwnSpan& span,
                                           bool present, Read read, Kept kept) {
   if (!present) return;
-#pragma unroll(IN_REGISTERS || WEIGHT_FIRST ? PER_THREAD : 1)
+#pragma unroll(IN_REGISTERS || WEIGHT_FIRST ? UNROLLED : 1)
   for (int first = 0; first < PER_THREAD; first += BATCH) {
     Vector h[BATCH];
     if constexpr (IN_REGISTERS || IN_SHARED) {

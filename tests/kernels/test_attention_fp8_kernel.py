@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,59 +13,20 @@ from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config, Value
-from evokern.declaration.kernel import Problem
-from evokern.declaration.render import macros, render
+from evokern.declaration.render import render
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
-from evokern.doctor import host_compiler
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
 
 FOLDER = KERNELS / "attention_fp8"
 KERNEL = load_kernel(FOLDER)
-SOURCE = (FOLDER / "kernel.cu").read_text()
-RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", SOURCE)
 PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1,dtype=u8", "2,4,300,128,dtype=u8", "1,1,1,128,causal=1")
 
 
 def _with(**choices: Value) -> Config:
     return KERNEL.space.canonical({**KERNEL.space.default(), **choices})
-
-
-def _evaluate_in_cpp(pairs: list[tuple[Config, Problem]], folder: Path) -> list[list[int]]:
-    """Compile choice.h with a table of candidates; return, for each, every rule's verdict and the shared memory."""
-    initialiser = re.search(r"Choice CHOICE = \{(.*?)\}", SOURCE, re.DOTALL)
-    assert initialiser
-    fields = [name.strip() for name in initialiser.group(1).split(",")]
-    tables = [macros(KERNEL, config, problem) for config, problem in pairs]
-    own = {gene.name for gene in KERNEL.genes} | set(KERNEL.macros(*pairs[0]))
-    lines = [f"#define {name} {value}" for name, value in tables[0].items() if name not in own]
-    lines += [f'#include "{FOLDER / "choice.h"}"', "#include <cstdio>", "constexpr Choice TABLE[] = {"]
-    lines += ["  {" + ", ".join(table[field] for field in fields) + "}," for table in tables]
-    verdicts = ", ".join(f"{rule}(c)" for rule in RULES)
-    lines += ["};", "int main() {", "  for (Choice c : TABLE) {", f"    const bool v[] = {{{verdicts}}};"]
-    lines += ['    for (bool x : v) std::printf("%d ", x);', '    std::printf("%d\\n", shared_bytes(c));', "  }", "}"]
-    (folder / "table.cpp").write_text("\n".join(lines))
-    command = [str(host_compiler()), "-std=c++17", "-o", str(folder / "table"), str(folder / "table.cpp")]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    output = subprocess.run([str(folder / "table")], check=True, capture_output=True, text=True, timeout=60).stdout
-    return [[int(word) for word in line.split()] for line in output.splitlines()]
-
-
-@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
-def test_rules_and_sizes_agree_between_python_and_cuda(tmp_path: Path) -> None:
-    """For candidates drawn over the whole space, both sides reach the same verdicts and the same shared memory."""
-    rng = random.Random(0)
-    pairs = [(KERNEL.space.draw(rng), KERNEL.problem(PROBLEMS[index % len(PROBLEMS)])) for index in range(1500)]
-    constraints = {constraint.name: constraint for constraint in KERNEL.constraints}
-    expected = []
-    for config, problem in pairs:
-        verdicts = [int(constraints[rule].evaluate(config, problem, None).holds) for rule in RULES]
-        expected.append([*verdicts, KERNEL.launches(config, problem)[0].shared_bytes])
-    assert expected == _evaluate_in_cpp(pairs, tmp_path)
-    seen = [{row[index] for row in expected} for index in range(len(RULES))]
-    assert seen == [{0, 1}] * 5
 
 
 def test_default_is_feasible_on_every_chip_at_every_length() -> None:

@@ -1,8 +1,6 @@
 """The attention kernel's declaration and its CUDA source say the same thing."""
 
 import random
-import re
-import subprocess
 from dataclasses import replace
 from functools import cache
 
@@ -17,11 +15,10 @@ from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check
-from evokern.declaration.render import macros, render
+from evokern.declaration.render import render
 from evokern.device.sim.arguments import drawn
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
-from evokern.doctor import host_compiler
 from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import WorkerContext, load_kernel
@@ -29,63 +26,9 @@ from evokern.study.settings import GateSettings, SimulationSettings, TimingSetti
 
 FOLDER = KERNELS / "attention"
 KERNEL = load_kernel(FOLDER)
-RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", (FOLDER / "kernel.cu").read_text())
 WGMMA = {"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "WARPS_M": 4}
 DIRECT = {"KV_BUFFERS": "resident", "QK_PATH": "direct", "BLOCK_N": 16, "KEY_SPLITS": 8, "BLOCK_M": 32, "WARPS_M": 2}
 PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128,dtype=bf16", "1,1,1,128,causal=1")
-
-
-def _drawn(count, seed=0):
-    """Return (configuration, problem) pairs drawn over the whole space, feasible or not."""
-    rng = random.Random(seed)
-    pairs = []
-    for index in range(count):
-        config = KERNEL.space.draw(rng)
-        pairs.append((config, KERNEL.problem(PROBLEMS[index % len(PROBLEMS)])))
-    return pairs
-
-
-def _choice_fields():
-    """Return the macro behind each field of `Choice`, in order."""
-    initialiser = re.search(r"Choice CHOICE = \{(.*?)\}", (FOLDER / "kernel.cu").read_text(), re.S)
-    return [name.strip() for name in initialiser.group(1).split(",")]
-
-
-def _evaluate_in_cpp(pairs, folder):
-    """Compile choice.h with a table of candidates; return, for each, every rule's verdict and the shared memory."""
-    tables = [macros(KERNEL, config, problem) for config, problem in pairs]
-    constants = {name: value for name, value in tables[0].items() if value.isdigit() and name not in KERNEL.field_names}
-    named = {gene.name for gene in KERNEL.genes} | set(KERNEL.macros(*pairs[0]))
-    defines = [f"#define {name} {value}" for name, value in constants.items() if name not in named]
-    rows = ["  {" + ", ".join(table[field] for field in _choice_fields()) + "}," for table in tables]
-    verdicts = ", ".join(f"{rule}(c)" for rule in RULES)
-    lines = [*defines, f'#include "{FOLDER / "choice.h"}"', "#include <cstdio>", "constexpr Choice TABLE[] = {", *rows]
-    lines += ["};", "int main() {", "  for (Choice c : TABLE) {", f"    const bool v[] = {{{verdicts}}};"]
-    lines += ['    for (bool x : v) std::printf("%d ", x);', '    std::printf("%d\\n", shared_bytes(c));', "  }", "}"]
-    (folder / "table.cpp").write_text("\n".join(lines))
-    command = [host_compiler(), "-std=c++17", "-o", str(folder / "table"), str(folder / "table.cpp")]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    output = subprocess.run([str(folder / "table")], check=True, capture_output=True, text=True, timeout=60).stdout
-    return [[int(word) for word in line.split()] for line in output.splitlines()]
-
-
-def test_every_static_assert_has_a_constraint_of_its_name():
-    """Each rule that the source asserts is a named constraint, so that no candidate reaches the compiler to fail."""
-    assert set(RULES) <= {constraint.name for constraint in KERNEL.constraints}
-    assert len(RULES) >= 6
-
-
-@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
-def test_rules_and_sizes_agree_between_python_and_cuda(tmp_path):
-    """For candidates drawn over the whole space, both sides reach the same verdicts and the same shared memory."""
-    pairs = _drawn(1500)
-    constraints = {constraint.name: constraint for constraint in KERNEL.constraints}
-    expected = []
-    for config, problem in pairs:
-        verdicts = [int(constraints[rule].evaluate(config, problem, None).holds) for rule in RULES]
-        expected.append([*verdicts, KERNEL.launches(config, problem)[0].shared_bytes])
-    assert expected == _evaluate_in_cpp(pairs, tmp_path)
-    assert all(any(row[index] for row in expected) for index in range(len(RULES)))
 
 
 def test_default_is_feasible_on_every_chip_at_every_length():

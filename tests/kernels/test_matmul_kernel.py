@@ -11,7 +11,6 @@ import pytest
 import torch
 from edited_kernel import edited_kernel
 from engine_helpers import share_of_allowed
-from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
@@ -22,7 +21,6 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
-from evokern.doctor import host_compiler
 from evokern.gate import RunFailed
 from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import CHIPS, Profile
@@ -36,19 +34,6 @@ WGMMA: dict[str, Value] = {"TENSOR_CORES": "wgmma", "WARPS_M": 4}
 PRODUCERS: dict[str, Value] = {"LOAD": "producer_warps"}
 TURNS: dict[str, Value] = WGMMA | {"TILES": 2, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "WARPS_N": 1, "STAGES": 3}
 PROBLEMS = ("4096,4096,4096", "144,160,96,dtype=bf16", "33,35,37,layout=nt", "1,8,72,dtype=bf16,layout=nt")
-
-
-@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
-def test_rules_agree_between_python_and_cuda(tmp_path: Path) -> None:
-    """For candidates drawn over the whole space, each static_assert says what the constraint of its name says."""
-    rng = random.Random(0)
-    pairs = [(KERNEL.space.draw(rng), KERNEL.problem(PROBLEMS[index % len(PROBLEMS)])) for index in range(1000)]
-    constraints = {constraint.name: constraint for constraint in KERNEL.constraints}
-    rules = asserted_rules(KERNEL)
-    expected = [{rule: constraints[rule].evaluate(c, p, None).holds for rule in rules} for c, p in pairs]
-    assert expected == verdicts(KERNEL, pairs, tmp_path)
-    decided = {rule for rule in rules if len({row[rule] for row in expected}) == 2}
-    assert set(rules) - decided == {"mma_depth", "ring"}  # every value that the genes have keeps these two
 
 
 @pytest.mark.thorough

@@ -68,6 +68,7 @@ COMMANDS: dict[str, Way] = {
     "evokern doctor": RECORDED,
     "evokern cache --cap 4GB": Way("recorded", "cache --cap 4GB"),
     "evokern list": RECORDED,
+    "evokern render rmsnorm -o candidate": RECORDED,
     "evokern search attention-s512 --budget 10m": Way("recorded", "search attention-s512 --budget 10m --trials 12"),
     "evokern resume --extend 30m": Way("recorded", "resume --extend 30m --trials 14"),
     "evokern show attention-s512 --top 10": RECORDED,

@@ -7,10 +7,14 @@ import re
 from collections.abc import Sequence
 
 from evokern.analysis.check.folder import SAMPLE, Folder, Results
+from evokern.compile.device_code import collision_text, macro_collisions
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
-from evokern.declaration.render import choice_macro, macros, read_source
+from evokern.declaration.header.rules import rules
+from evokern.declaration.header.text import choice_macro, constant_macro
+from evokern.declaration.kernel_files import GENERATED
+from evokern.declaration.render import Rendered, macros, read_source
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
 from evokern.wording import count_verb
@@ -108,35 +112,49 @@ def _is_variable(name: str, text: str) -> bool:
 
 
 def gene_macros(folder: Folder) -> Results:
-    """Check that the source uses every gene and problem macro, and has an `#error` for each undefined macro."""
+    """Check that the source uses every gene and problem macro, and includes the generated header or has `#error`s."""
     kernel = folder.kernel
     source, headers = read_source(kernel)
+    generated = headers.pop(GENERATED, None) is not None
+    constants = [gene.name for gene in kernel.genes if gene.as_ == "constexpr"]
+    if constants and not generated:
+        add = f'add #include "{GENERATED}" to {kernel.source}, which defines them'
+        yield False, f"{', '.join(constants)}: as_='constexpr' needs the generated header; {add}"
+        return
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", "\n".join([source, *headers.values()]), flags=re.DOTALL)
     conditions = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*$", re.MULTILINE)
     words = set(re.findall(r"[A-Za-z_]\w*", conditions.sub(" ", text))) | _tested(conditions.findall(text))
     required = {macro.name for macro in folder.source.macros if macro.kind == "required"}
-    constants = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
-    names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in constants]
+    hidden = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
+    hidden |= {constant_macro(gene) for gene in kernel.genes}
+    given = macros(kernel, kernel.space.default(), folder.problems[0])
+    names = [name for name in given if name not in hidden]
+    names += [gene.name for gene in kernel.genes if gene.as_ != "macro"]
+    arguments = {gene.name for gene in kernel.genes if gene.as_ == "template"}
+    words -= arguments  # a template argument has an effect only through the entry point
     unused = [name for name in names if name not in words]
     launch_only = {name for name in unused if _changes_the_launch(folder, name)}
     unused = [name for name in unused if name not in launch_only]
-    lenient = [name for name in names if name not in required | launch_only]
-    wrong = []
+    lenient = [] if generated else [name for name in names if name not in required | launch_only | arguments]
+    program = Rendered(source, kernel.source, headers, tuple(f"-D{name}={value}" for name, value in given.items()), ())
+    found = [(file, one) for file, places in macro_collisions(program).items() for one in places]
+    wrong = [collision_text(file, one) for file, one in found]
+    replaced = {one.name for _, one in found}
+    unused = [name for name in unused if name not in replaced]
+    lenient = [name for name in lenient if name not in replaced]
     if unused:
         wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so a different value has no effect")
     if lenient:
         wrong.append(
-            f"{kernel.source} has no #error for an undefined {', '.join(lenient)}; add an #error; otherwise a "
-            "default value may apply without notice"
+            f'{kernel.source} has no #error for an undefined {", ".join(lenient)}; add #include "{GENERATED}" or an '
+            "#error; otherwise a default value may apply without notice"
         )
     if wrong:
         yield False, "; ".join(wrong)
     else:
-        through = f"; used only by the launch: {', '.join(sorted(launch_only))}" if launch_only else ""
-        yield (
-            True,
-            f"{count_verb(len(names) - len(launch_only), 'macro')} used; each has an #error if undefined{through}",
-        )
+        through = f"; used only by kernel.py: {', '.join(sorted(launch_only))}" if launch_only else ""
+        safe = f"{GENERATED} has a value for each" if generated else "each has an #error if undefined"
+        yield True, f"{count_verb(len(names) - len(launch_only), 'macro')} used; {safe}{through}"
 
 
 def _changes_the_launch(folder: Folder, name: str) -> bool:
@@ -177,8 +195,12 @@ def _tested(conditions: Sequence[str]) -> set[str]:
 
 
 def static_asserts(folder: Folder) -> Results:
-    """Check that each static assert whose message starts with a name has a constraint with the same name."""
+    """Check that each static assert whose message starts with a name has a constraint with the same name.
+
+    If the source includes the generated header, count the assertions that the header contains.
+    """
     source, headers = read_source(folder.kernel)
+    generated = headers.pop(GENERATED, None) is not None
     text = "\n".join([source, *headers.values()])
     asserted = set(re.findall(r'static_assert\s*\([^;]*?"(\w+):', text))
     declared = {constraint.name for constraint in folder.kernel.constraints}
@@ -192,6 +214,13 @@ def static_asserts(folder: Folder) -> Results:
         return
     conditions = " ".join(re.findall(r"static_assert\s*\(([^;]*?)\)\s*;", text))
     both = len(declared & (asserted | set(re.findall(r"\w+", conditions))))
+    if generated:
+        count = len(rules(folder.kernel, folder.problems[0])[0])
+        yield (
+            True,
+            f"{GENERATED} asserts {count} of {len(declared)} constraints" + (f"; {both} in the source" if both else ""),
+        )
+        return
     yield (
         True,
         f"{both} of {len(declared)} constraints also have a static_assert" if declared else "no constraints declared",

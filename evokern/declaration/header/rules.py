@@ -1,0 +1,389 @@
+"""Constraints as C++ conditions over macros, for the `static_assert`s of the generated header.
+
+A constraint is a Python function. It runs on symbolic genes, which record the C++ text of each expression. A symbolic
+condition in an `if`, `and` or `min` has no value, so the function runs once for each answer. The results become one
+conditional expression. A constraint is left out if it uses a value that no macro contains, a mapping from genes, or
+other Python that cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evokern.declaration.constraint import AtMost, Constraint
+from evokern.declaration.genes import Gene, Value
+from evokern.declaration.header.text import NAMESPACE, choice_macro
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.errors import KERNEL_CODE_EXCEPTIONS
+from evokern.escaping import c_string
+
+_MOST_PATHS = 64
+"""Maximum number of ways through a constraint's function."""
+_TRIED = 30
+"""Number of configurations at which a macro must contain the value of a field."""
+_MOST_TEXT = 1500
+"""Maximum length of a condition in characters; a longer one helps no reader."""
+HELPERS = (
+    "namespace evokern_rules {  // division rounds down, as in Python",
+    "constexpr long long floor_div(long long a, long long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
+    "constexpr long long floor_mod(long long a, long long b) { return a - floor_div(a, b) * b; }",
+    "constexpr long long ceil_div(long long a, long long b) { return -floor_div(-a, b); }",
+    "}",
+)
+"""Functions that the conditions use."""
+
+
+class _Untraceable(Exception):  # noqa: N818 (ends a trace; not an error)
+    """The constraint cannot be written in C++."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaf:
+    """A gene or a field of the problem."""
+
+    name: str
+    values: tuple[Value, ...]
+    """Possible values; empty for a number of any size."""
+    text: str = ""
+    """C++ text of a number, or empty for a name."""
+    conditions: Mapping[Value, str] = field(default_factory=dict)
+    """Name → C++ condition that the leaf has this value."""
+
+
+class _Paths:
+    """Ways through a function, one for each combination of answers to its conditions."""
+
+    def __init__(self) -> None:
+        self.answers: list[bool] = []
+        self.conditions: list[str] = []
+        self.domains: dict[_Leaf, tuple[Value, ...]] = {}
+        self.known: dict[str, bool] = {}
+
+    def decide(self, condition: _Symbolic) -> bool:
+        """Return the answer to a condition on the current way."""
+        if condition.text in self.known:
+            return self.known[condition.text]
+        leaf = next(iter(condition.leaves)) if len(condition.leaves) == 1 else None
+        domain = self.domains.get(leaf, leaf.values) if leaf else ()
+        held = {bool(condition.value({leaf: one})): None for one in domain} if leaf and domain else {}
+        if len(held) == 1:
+            return next(iter(held))
+        if len(self.conditions) == len(self.answers):
+            self.answers.append(True)
+        answer = self.answers[len(self.conditions)]
+        self.conditions.append(condition.text)
+        self.known[condition.text] = answer
+        if leaf and domain:
+            self.domains[leaf] = tuple(one for one in domain if bool(condition.value({leaf: one})) == answer)
+        return answer
+
+    def explore(self, function: Callable[[], Any]) -> Any:
+        """Return a function's result, with conditional expressions for its conditions."""
+        found: list[tuple[list[tuple[str, bool]], Any]] = []
+        while True:
+            self.conditions, self.domains, self.known = [], {}, {}
+            result = self._written(function())
+            found.append((list(zip(self.conditions, self.answers, strict=True)), result))
+            while self.answers and not self.answers[-1]:
+                self.answers.pop()
+            if not self.answers:
+                return _joined(found, 0)
+            if len(found) >= _MOST_PATHS:
+                raise _Untraceable
+            self.answers[-1] = False
+
+    def _written(self, result: Any) -> str:
+        """Return a constraint's result as a C++ condition."""
+        if isinstance(result, AtMost):
+            result = result.needed <= result.available
+        if isinstance(result, _Symbolic):
+            result = self.known.get(result.text, result)
+        if isinstance(result, _Symbolic):
+            return result.text
+        if not isinstance(result, (bool, int)):
+            raise _Untraceable
+        return "true" if result else "false"
+
+
+def _joined(found: Sequence[tuple[list[tuple[str, bool]], str]], depth: int) -> str:
+    first, result = found[0]
+    if len(first) == depth:
+        return result
+    yes, no = (_joined([one for one in found if one[0][depth][1] is answer], depth + 1) for answer in (True, False))
+    condition = first[depth][0]
+    if yes == no:
+        return yes
+    if no == "false":
+        return condition if yes == "true" else f"({condition} && {yes})"
+    if yes == "true":
+        return f"({condition} || {no})"
+    if yes == "false":
+        return f"!{condition}" if no == "true" else f"(!{condition} && {no})"
+    return f"(!{condition} || {yes})" if no == "true" else f"({condition} ? {yes} : {no})"
+
+
+class _Symbolic:
+    """A number or condition with its C++ text."""
+
+    __slots__ = ("leaves", "natural", "negated", "paths", "text", "value")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self, paths: _Paths, text: str, leaves: frozenset[_Leaf], value: Callable[[Mapping[Any, Any]], Any],
+        natural: bool = False,
+    ) -> None:  # fmt: skip
+        self.paths, self.text, self.leaves, self.value, self.natural = paths, text, leaves, value, natural
+        self.negated: _Symbolic | None = None
+
+    def join(self, other: Any, function: Callable[[Any, Any], Any], write: Callable[[str, str], str],
+             natural: bool | None = None, *, swapped: bool = False) -> _Symbolic:  # fmt: skip
+        """Return the result of an operator."""
+        if isinstance(other, float) and other.is_integer():
+            other = int(other)
+        if not isinstance(other, (_Symbolic, int)):
+            raise _Untraceable
+        left, right = (other, self) if swapped else (self, other)
+        texts = write(_text(left), _text(right))
+        kept = natural if natural is not None else _natural(left) and _natural(right)
+        return _Symbolic(
+            self.paths,
+            texts,
+            _leaves(left) | _leaves(right),
+            lambda values: function(_value(left, values), _value(right, values)),
+            kept,
+        )
+
+    def __bool__(self) -> bool:
+        return self.paths.decide(self)
+
+    def __neg__(self) -> _Symbolic:
+        if self.negated is not None and self.negated.text.startswith("evokern_rules::floor_div"):
+            return self.negated
+        made = _Symbolic(self.paths, f"-{self.text}", self.leaves, lambda values: -self.value(values))
+        made.negated = self
+        return made
+
+    def __pos__(self) -> _Symbolic:
+        return self
+
+    def _divide(self, other: Any, swapped: bool) -> _Symbolic:
+        left, right = (other, self) if swapped else (self, other)
+        if isinstance(left, _Symbolic) and left.negated is not None:
+            # -(-a // b) rounds up: the negation of this result is the second text
+            up = left.negated.join(right, lambda a, b: -(-a // b), _call("ceil_div"))
+            made = self.join(other, operator.floordiv, _call("floor_div"), swapped=swapped)
+            return _Rounded(made, up)
+        plain = _natural(left) and _natural(right)
+        write = _sign("/") if plain else _call("floor_div")
+        return self.join(other, operator.floordiv, write, swapped=swapped)
+
+    def __floordiv__(self, other: Any) -> _Symbolic:
+        return self._divide(other, False)
+
+    def __rfloordiv__(self, other: Any) -> _Symbolic:
+        return self._divide(other, True)
+
+    def _remainder(self, other: Any, swapped: bool) -> _Symbolic:
+        plain = self.natural and _natural(other)
+        return self.join(other, operator.mod, _sign("%") if plain else _call("floor_mod"), swapped=swapped)
+
+    def __mod__(self, other: Any) -> _Symbolic:
+        return self._remainder(other, False)
+
+    def __rmod__(self, other: Any) -> _Symbolic:
+        return self._remainder(other, True)
+
+
+class _Rounded(_Symbolic):
+    """A quotient of a negated number; its negation is the quotient rounded up."""
+
+    __slots__ = ("up",)
+
+    def __init__(self, down: _Symbolic, up: _Symbolic) -> None:
+        super().__init__(down.paths, down.text, down.leaves, down.value)
+        self.up = up
+
+    def __neg__(self) -> _Symbolic:
+        return self.up
+
+
+def _sign(sign: str) -> Callable[[str, str], str]:
+    return lambda left, right: f"({left} {sign} {right})"
+
+
+def _call(name: str) -> Callable[[str, str], str]:
+    return lambda left, right: f"evokern_rules::{name}({left}, {right})"
+
+
+def _text(number: Any) -> str:
+    return number.text if isinstance(number, _Symbolic) else str(int(number))
+
+
+def _natural(number: Any) -> bool:
+    return number.natural if isinstance(number, _Symbolic) else number >= 0
+
+
+def _leaves(number: Any) -> frozenset[_Leaf]:
+    return number.leaves if isinstance(number, _Symbolic) else frozenset()
+
+
+def _value(number: Any, values: Mapping[Any, Any]) -> Any:
+    return number.value(values) if isinstance(number, _Symbolic) else number
+
+
+def _operators() -> Iterator[tuple[str, Any]]:
+    """Yield the operators of `_Symbolic` that only differ in their sign."""
+    plain = (("add", "+", None), ("sub", "-", False), ("and", "&", None), ("or", "|", None), ("xor", "^", None),
+             ("rshift", ">>", None))  # fmt: skip
+    written = [(name, _sign(sign), natural) for name, sign, natural in plain]
+    written.append(("mul", lambda left, right: f"(1LL * {left} * {right})", None))
+    written.append(("lshift", lambda left, right: f"(1LL * {left} << {right})", None))
+    for name, write, natural in written:
+        function = getattr(operator, f"{name}_" if name in ("and", "or") else name)
+        for prefix, swapped in (("__", False), ("__r", True)):
+
+            def method(
+                self: _Symbolic, other: Any, function: Any = function, write: Any = write, natural: Any = natural,
+                swapped: bool = swapped,
+            ) -> _Symbolic:  # fmt: skip
+                return self.join(other, function, write, natural, swapped=swapped)
+
+            yield f"{prefix}{name}__", method
+    for name, sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")):
+
+        def compare(self: _Symbolic, other: Any, name: str = name, sign: str = sign) -> Any:
+            return self.join(other, getattr(operator, name), _sign(sign), True)
+
+        yield f"__{name}__", compare
+
+
+for _name, _method in _operators():
+    setattr(_Symbolic, _name, _method)
+
+
+class _Choice:
+    """A symbolic name, which can only be compared with names."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, paths: _Paths, leaf: _Leaf) -> None:
+        self.paths, self.leaf = paths, leaf
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, (str, int)):
+            raise _Untraceable
+        if other not in self.leaf.values:
+            return False
+        leaf = self.leaf
+        return _Symbolic(
+            self.paths, leaf.conditions[other], frozenset({leaf}), lambda values: values[leaf] == other, True
+        )
+
+    def __ne__(self, other: object) -> Any:
+        return not (self == other)
+
+
+class _Values(dict[str, Any]):
+    """Genes or fields by name and as attributes; one without a macro raises."""
+
+    def __missing__(self, name: str) -> Any:
+        raise _Untraceable
+
+    __getattr__ = dict.__getitem__
+
+
+def rules(kernel: Kernel, problem: Problem) -> tuple[list[str], list[str]]:
+    """Return assertions that follow from a kernel's constraints, and the names of the constraints that are left out.
+
+    Constraints marked as wasteful, and constraints of the chip, are not among either.
+
+    Args:
+        kernel: the kernel.
+        problem: a problem, whose fields show which macros contain them.
+    """
+    leaves = [_gene_leaf(gene) for gene in kernel.genes if gene.as_ != "template"]
+    fields = list(_field_leaves(kernel, problem))
+    asserted, left_out = [], []
+    for constraint in kernel.constraints:
+        if constraint.wasteful or constraint.arity > 2:
+            continue
+        text = _written(constraint, leaves, fields)
+        if text is None or len(text) > _MOST_TEXT:
+            left_out.append(constraint.name)
+        elif text != "true":
+            text = text[1:-1] if _is_bracketed(text) else text
+            message = c_string(f"{constraint.name}: {constraint.reason}")
+            asserted.append(f"static_assert({text}, {message});")
+    return asserted, left_out
+
+
+def _is_bracketed(text: str) -> bool:
+    """Return whether one pair of brackets encloses a text."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth == 0:
+            return place == len(text) - 1 and text[:1] == "("
+    return False
+
+
+def _written(constraint: Constraint, genes: Sequence[_Leaf], fields: Sequence[_Leaf]) -> str | None:
+    paths = _Paths()
+    arguments = [_symbolic(paths, leaves) for leaves in (genes, fields)][: constraint.arity]
+    try:
+        text: str = paths.explore(lambda: constraint.holds(*arguments))
+    except (_Untraceable, *KERNEL_CODE_EXCEPTIONS):
+        return None
+    return text
+
+
+def _symbolic(paths: _Paths, leaves: Sequence[_Leaf]) -> _Values:
+    def made(leaf: _Leaf) -> Any:
+        if not leaf.text:
+            return _Choice(paths, leaf)
+        natural = all(isinstance(one, int) and one >= 0 for one in leaf.values)
+        return _Symbolic(paths, leaf.text, frozenset({leaf}), lambda values: values[leaf], natural)
+
+    return _Values({leaf.name: made(leaf) for leaf in leaves})
+
+
+def _gene_leaf(gene: Gene) -> _Leaf:
+    scope = f"{NAMESPACE}::" if gene.as_ == "constexpr" else ""
+    if _are_numbers(gene.values):
+        return _Leaf(gene.name, gene.values, scope + gene.name)
+    conditions = {value: f"({scope}{gene.name} == {scope}{choice_macro(gene, value)})" for value in gene.values}
+    return _Leaf(gene.name, gene.values, conditions=conditions)
+
+
+def _are_numbers(values: Sequence[Value]) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+def _field_leaves(kernel: Kernel, problem: Problem) -> Iterator[_Leaf]:
+    """Yield the fields whose value a macro contains, found by calling `macros` with other values of the field."""
+    rng = random.Random(0)
+    configs = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(_TRIED))]
+    for entry in kernel.fields:
+        tried: tuple[Value, ...] = entry.choices
+        if not tried:
+            tried = tuple(range(int(problem[entry.name]), entry.most + 1, entry.multiple_of)[:4])
+        try:
+            values = [[dict(kernel.macros(config, Problem({**problem, entry.name: value}))) for value in tried]
+                      for config in configs]  # fmt: skip
+        except KERNEL_CODE_EXCEPTIONS:
+            continue
+        for name in values[0][0]:
+            seen = [tuple(macros.get(name, "") for macros in at) for at in values]
+            if len(tried) < 2 or seen[1:] != seen[:-1] or len(set(seen[0])) < len(tried) or not _are_numbers(seen[0]):
+                continue
+            if seen[0] == tried:
+                yield _Leaf(entry.name, entry.choices, name)
+                break
+            if entry.choices:
+                texts = {one: f"({name} == {macro})" for one, macro in zip(tried, seen[0], strict=True)}
+                yield _Leaf(entry.name, entry.choices, conditions=texts)
+                break
