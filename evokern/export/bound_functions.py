@@ -1,7 +1,7 @@
 """C++ functions that compute bounds on rounding errors for each element, as the gate does (docs/proof.md).
 
 A bound is available if it follows from the inputs and the reference's result. Functions of kernel.py are not: a bound
-given as a function, and the `operands`, `attend` and `merge_unit` of an attention.
+given as a function, and the `operands`, `attend`, `merge_unit` and `offsets` of an attention.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def bound_function(
         sampled: fields that can be sampled.
     """
     match bound:
-        case Attention(operands=None, attend=None, merge_unit=None, inputs=(q, k, v)):
+        case Attention(operands=None, attend=None, merge_unit=None, offsets=None, inputs=(q, k, v)):
             scale = 0.0 if bound.scale is None else abs(bound.scale(problem))
             extents = ((q, -1), (k, -2), (v, -1))
             found = BoundFunction("attention_bound", (q, k, v), extents, (scale,), factors, (v,))

@@ -261,6 +261,12 @@ def merged_unit(p, t):
     return t["v_scale"].abs().reshape(p.B, p.H, 1, 1) * (1 if p["dtype"] == "u8" else 256)
 
 
+def zero_points(p, t):
+    """Return the zero points of keys and values times the scales."""
+    zero = 128.0 if p["dtype"] == "u8" else 0.0
+    return tuple(t[f"{name}_scale"].abs().reshape(p.B, p.H, 1, 1) * zero for name in "kv")
+
+
 def reference(p, t):
     """Return attention of the dequantised inputs in float64."""
     return {"o": attended(p, dequantised(p, t))}
@@ -317,6 +323,8 @@ BOUND = Attention(
     exponential=lambda c, p: "f16" if c["EXP"] == "f16x2" else "f32",
     merge=lambda c, p: "f16" if c.KEY_SPLITS > 1 else "f32",
     merge_unit=merged_unit,
+    offsets=zero_points,
+    keeps_offsets=lambda c, p: c["ZERO_POINT"] == "folded",
 )
 HALVES = {"o": replace(BOUND, rounded="f16")}
 """Bound of the baselines, which multiply elements and scales before they round to fp16."""

@@ -377,3 +377,22 @@ def test_check_refuses_a_bound_below_rounding() -> None:
     kernel = kernel_of(lambda t: t["x"].sum(-1), lambda p, t: torch.zeros(4, dtype=torch.float64))  # type: ignore[arg-type]
     (found,) = bound_results(kernel, "y", "f32", [Problem({})])
     assert found[0] is False and "exceeds the bound" in found[1]
+
+
+def test_kept_zero_points_widen_the_bound_of_attention() -> None:
+    """If all values equal the zero point, the result is 0, and only a kernel that keeps zero points has an error."""
+    kernel = load_kernel(ROOT / "kernels" / "attention_fp8")
+    problem, bound = kernel.problem("1,1,16,64,dtype=u8"), kernel.workload.error["o"]
+    given = {name: torch.full((1, 1, 16, 64), 128, dtype=torch.float64) for name in "qkv"}
+    given |= {f"{name}_scale": torch.full((1, 1), 0.01, dtype=torch.float64) for name in "qkv"}
+    result = kernel.workload.reference(problem, given)["o"]
+    magnitudes = bound.magnitudes(problem, given, result, lambda t: kernel.workload.reference(problem, t)["o"])
+    config = kernel.space.default()
+    allowed = {
+        kept: bound.combined(
+            bound.factors(problem, Config({**config, "ZERO_POINT": kept}), dict.fromkeys("qkv", 8)), magnitudes
+        )
+        for kept in ("folded", "subtracted")
+    }
+    assert float(allowed["folded"].min()) > 1e-7
+    assert float(allowed["subtracted"].max()) == 0

@@ -287,9 +287,17 @@ class Attention(ErrorBound):
     """Type of the parts that are merged if the keys are split."""
     merge_unit: Callable[[Problem, Inputs], torch.Tensor] | None = None
     """Function that returns the value of a 1 in the merged parts, broadcastable to (..., 1, 1); None for 1."""
+    offsets: Callable[[Problem, Inputs], tuple[torch.Tensor, torch.Tensor]] | None = None
+    """Function that returns the zero points of keys and of values, as numbers broadcastable to (..., 1, 1)."""
+    keeps_offsets: Callable[[Config, Problem], bool] | None = None
+    """Whether a candidate multiplies keys and values with their zero points, and subtracts these afterwards; None for
+    every candidate. The rounding errors then grow with the zero points."""
 
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
-        """Return the factors of the weighted values, of the scores, of the sum of values, and of merged parts."""
+        """Return the factors of the weighted values, of the scores, of the sum of values, and of merged parts.
+
+        With `offsets`, also those of both zero points.
+        """
         depth, keys = count_of(self.depth, problem), count_of(self.keys, problem)
         names = ("probabilities", "exponential", "merge", "rounded")
         of = {name: precision(getattr(self, name), problem, config) for name in names}
@@ -307,7 +315,11 @@ class Attention(ErrorBound):
         # Weights below 2^-14 are subnormal in float16: each is rounded by at most 2^-25.
         small = 2.0**-25 if of["probabilities"] == "f16" or of["exponential"] == "f16" else 0.0
         merged = 2.0**-25 if of["merge"] == "f16" else 0.0  # parts below 2^-14 are subnormal, too
-        return weights + products, scores, small, merged
+        found = weights + products, scores, small, merged
+        if self.offsets is None:
+            return found
+        kept = config is None or self.keeps_offsets is None or self.keeps_offsets(config, problem)
+        return (*found, scores if kept else 0.0, products if kept else 0.0)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -324,7 +336,11 @@ class Attention(ErrorBound):
         unit = (
             torch.ones_like(reach) if self.merge_unit is None else self.merge_unit(problem, inputs).expand(reach.shape)
         )
-        return run(absolute(given, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True), unit
+        found = run(absolute(given, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True), unit
+        if self.offsets is None:
+            return found
+        of_keys, of_values = (one.abs().expand(reach.shape) for one in self.offsets(problem, inputs))
+        return (*found, q.abs().sum(-1, keepdim=True) * of_keys * scale, of_values)
 
     def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of keys, and of those that are accumulated in 16 bits."""
@@ -333,10 +349,14 @@ class Attention(ErrorBound):
 
     def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the bound."""
-        weights, scores, small, merged = factors
-        weighted, reach, total, unit = magnitudes
-        shift = (2 * scores * reach).expm1_().add_(weights)
-        return weighted * shift + total * small + unit * merged
+        (weights, scores, small, merged), (weighted, reach, total, unit) = factors[:4], magnitudes[:4]
+        change, rest = scores * reach, total * small + unit * merged
+        for score, value, of_keys, of_values in zip(
+            factors[4::2], factors[5::2], magnitudes[4::2], magnitudes[5::2], strict=True
+        ):
+            change = change + score * of_keys
+            rest = rest + value * of_values
+        return weighted * (2 * change).expm1_().add_(weights) + rest
 
 
 @dataclass(frozen=True)
