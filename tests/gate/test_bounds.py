@@ -395,4 +395,4 @@ def test_kept_zero_points_widen_the_bound_of_attention() -> None:
         for kept in ("folded", "subtracted")
     }
     assert float(allowed["folded"].min()) > 1e-7
-    assert float(allowed["subtracted"].max()) == 0
+    assert float(allowed["subtracted"].max()) < 1e-9
