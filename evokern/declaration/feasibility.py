@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
-from evokern.declaration.genes import Config, Gene, Value
+from evokern.declaration.genes import Config, Gene, Value, filled
 from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem, explained
 from evokern.declaration.launch_bounds import bounds_reason, thread_bound
 from evokern.declaration.space import Space
@@ -214,10 +214,12 @@ def _values(genes: Sequence[Gene], name: str) -> tuple[Value, ...]:
 
 
 def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launch, ...]:
-    """Return the launches of a kernel; an external source may replace their geometry.
+    """Return the launches of a kernel, with the genes in their entry points replaced by values.
+
+    An external source may replace their geometry.
 
     Raises:
-        KernelError: the kernel's `launches` raised or returned no launch.
+        KernelError: the kernel's `launches` raised, returned no launch, or names an unknown gene in an entry point.
         UsageError: the geometry of an external source is ambiguous, because there are several launches.
     """
     launches = _call_declared(kernel, "launches", kernel.launches, config, problem)
@@ -226,6 +228,11 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
             f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one "
             "Launch"
         )
+    if any("{" in launch.entry for launch in launches):
+        try:
+            launches = tuple(replace(launch, entry=filled(launch.entry, config)) for launch in launches)
+        except SpaceError as error:
+            raise KernelError(f"kernel {kernel.name}: {error}") from error
     return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
 
 

@@ -7,11 +7,12 @@ layer). A *configuration* assigns a value to every gene.
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from evokern.declaration.field_types import TEXT, Kind, is_whole, members
 from evokern.errors import EvokernError, SpaceError, suggestion
@@ -108,6 +109,12 @@ _VALUE = Kind(lambda value: isinstance(value, (int, str)), "a whole number or a 
 When = Mapping[str, Sequence[Value]]
 """Condition of a gene: it is active if each named gene has one of the listed values."""
 
+Form = Literal["macro", "template", "constexpr"]
+"""Form in which a gene's value reaches the source.
+
+A *macro* is defined by `-D`. A *template* argument replaces `{NAME}` in the entry point of a launch, and is no macro. A
+*constexpr* is a constant in `namespace genes` of the generated header `evokern_genes.h`, and no macro has its name."""
+
 CAUSES = ("memory", "shared-memory", "latency", "tensor", "launch", "arithmetic")
 """Possible bottlenecks of a kernel; `profile` prints them as `memory-bound` and so on."""
 Relieves = Mapping[str, int] | Sequence[str]
@@ -121,7 +128,7 @@ class Gene:
     """One choice of a candidate. Create it with `Parameter` or `Mutation`."""
 
     name: str
-    """Name of the macro that passes the value to the CUDA source."""
+    """Name of the gene, and of the macro or constant in the CUDA source."""
     values: tuple[Value, ...]
     """Possible values, in declared order."""
     default: Value
@@ -142,6 +149,8 @@ class Gene:
     """Value → chips (names in `CHIPS`) for which it is designed; on other chips, `evo` tries it with low priority."""
     less_precise: tuple[Value, ...] = field(default=(), compare=False)
     """Values that round more than the default and may miss the tolerance; `evo` tries them with low priority."""
+    as_: Form = field(default="macro", compare=False)
+    """Form in which the value reaches the source: a macro, a template argument, or a constant in `namespace genes`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(int(v) if isinstance(v, bool) else v for v in self.values))
@@ -149,6 +158,8 @@ class Gene:
             object.__setattr__(self, "default", int(self.default))
         if not self.name.isidentifier():
             raise SpaceError(f"gene name {self.name!r} is not a C identifier; rename it, because it becomes a macro")
+        if self.as_ not in get_args(Form):
+            raise SpaceError(f"gene {self.name}: as_={self.as_!r}: {suggestion(str(self.as_), get_args(Form))}")
         if not self.values:
             raise SpaceError(f"gene {self.name} has no values; list at least one")
         if len(self.values) > MOST_VALUES:
@@ -253,10 +264,14 @@ def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)
     for_study: Sequence[int] = (),
     for_chips: Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[int] = (),
+    as_: Form = "macro",
 ) -> Gene:
-    """Declare a gene with numeric values (inner layer); the default is the first value unless `default` is set."""
+    """Declare a gene with numeric values (inner layer); the default is the first value unless `default` is set.
+
+    The fields of `Gene` describe the arguments; `as_` is described at `Form`.
+    """
     made = _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
-    return _marked(made, for_study, for_chips or {}, less_precise)
+    return replace(_marked(made, for_study, for_chips or {}, less_precise), as_=as_)
 
 
 def Mutation(  # noqa: N802
@@ -271,10 +286,15 @@ def Mutation(  # noqa: N802
     for_study: Sequence[str | int] = (),
     for_chips: Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[str | int] = (),
+    as_: Form = "macro",
 ) -> Gene:
-    """Declare a gene with code choices (outer layer); the default is the first value unless `default` is set."""
+    """Declare a gene with code choices (outer layer); the default is the first value unless `default` is set.
+
+    The fields of `Gene` describe the arguments; `as_` is described at `Form`. With `as_="template"`, the entry point
+    contains the name itself, for example a type.
+    """
     made = _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
-    return _marked(made, for_study, for_chips or {}, less_precise)
+    return replace(_marked(made, for_study, for_chips or {}, less_precise), as_=as_)
 
 
 def _gene(
@@ -326,3 +346,31 @@ def _marked(
         for value, names in for_chips.items()
     }
     return replace(gene, for_study=tuple(for_study), for_chips=chips, less_precise=tuple(less_precise))
+
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+"""A gene's place in an entry point. C++ braces with spaces, as in `Shape{ N }`, are not placeholders."""
+
+
+def placeholders(entry: str) -> list[str]:
+    """Return the names of the genes in an entry point, such as BLOCK_M in `kernel<{BLOCK_M}, 64>`."""
+    return _PLACEHOLDER.findall(entry)
+
+
+def filled(entry: str, values: Mapping[str, Value]) -> str:
+    """Return an entry point with each `{GENE}` replaced by the gene's value.
+
+    Raises:
+        SpaceError: there is no such gene.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in values:
+            raise SpaceError(
+                f"entry point {entry!r}: there is no gene {name!r}: {suggestion(name, values)}; for C++ braces, write "
+                f"{{ {name} }}"
+            )
+        return str(values[name])
+
+    return _PLACEHOLDER.sub(value, entry)

@@ -25,6 +25,9 @@ from evokern.files import Stamp, is_file, read_bytes, stamp_of
 REFERENCE = "reference.h"
 """File with the C++ reference for the host compiler; device code does not include it."""
 
+GENERATED = "evokern_genes.h"
+"""Name of the header that evokern generates from the declaration."""
+
 _SOURCES = frozenset({".cu", ".cuh", ".h", ".hpp"})
 CODE = _SOURCES | {".py"}
 """Suffixes of the files in a kernel folder that belong to the kernel."""
@@ -164,7 +167,7 @@ _READ: dict[tuple[Path, str], tuple[dict[Path, Stamp], tuple[KernelFile, ...]]] 
 
 def _read_files(folder: Path, source: str, stamps: dict[Path, Stamp]) -> tuple[KernelFile, ...]:
     """Read the files, and record the stamp of each path before reading it."""
-    own = sorted(path for path in folder.iterdir() if path.suffix in CODE and is_file(path))
+    own = sorted(path for path in folder.iterdir() if _belongs(path, stamps))
     first = own if folder / source in own else [*own, folder / source]
     content = {path: _read(path, stamps) for path in first}
     real = {path: path.resolve() for path in first}  # links count as their targets
@@ -193,6 +196,21 @@ def _read_files(folder: Path, source: str, stamps: dict[Path, Stamp]) -> tuple[K
     )
 
 
+def _belongs(path: Path, stamps: dict[Path, Stamp]) -> bool:
+    """Return whether a file in the folder belongs to the kernel; a written copy of the generated header does not.
+
+    Raises:
+        KernelError: a file has the name of the generated header, but other content.
+    """
+    if path.suffix not in CODE or not is_file(path):
+        return False
+    if path.name != GENERATED:
+        return True
+    if not _read(path, stamps).startswith(f"// {GENERATED}:".encode()):
+        raise KernelError(f"{path} has the name of the header that evokern generates; rename the file")
+    return False
+
+
 def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder.resolve())).as_posix()
 
@@ -202,6 +220,8 @@ def _included(including: Path, content: bytes, root: Path, stamps: dict[Path, St
     for include in _INCLUDE.findall(content.decode("utf-8", errors="replace")):
         found = including.parent / include
         stamps.setdefault(found, stamp_of(found))
+        if found.name == GENERATED:
+            continue
         if found.suffix in _SOURCES and is_file(found) and (path := found.resolve()).is_relative_to(root):
             yield include, path
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
-from evokern.declaration.genes import Config, Gene, Value
+from evokern.declaration.genes import Config, Gene
+from evokern.declaration.genes_header import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel_files import GENERATED
 from evokern.declaration.state import State
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
 
@@ -68,20 +70,28 @@ def _joined(options: Iterable[str]) -> list[str]:
     return joined
 
 
-def choice_macro(gene: Gene, value: Value) -> str:
-    """Return the macro name of a named choice, for example `LOADS_VECTOR16`."""
-    return re.sub(r"\W", "_", f"{gene.name}_{value}").upper()
+def _is_named(gene: Gene) -> bool:
+    return any(isinstance(value, str) for value in gene.values)
 
 
 def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
     """Return all macros of a candidate: constants of named choices, then genes, then the kernel's own `macros`.
+
+    A gene with `as_="template"` has no macro. The macro of a gene with `as_="constexpr"` has another name, which only
+    the generated header uses.
 
     Raises:
         KernelError: the kernel's `macros` raised or redefines a gene.
     """
     result: dict[str, str] = {}
     for gene in kernel.genes:
-        named = any(isinstance(value, str) for value in gene.values)
+        if gene.as_ == "template":
+            continue
+        named = _is_named(gene)
+        if gene.as_ == "constexpr":
+            value = config[gene.name]
+            result[constant_macro(gene)] = str(gene.values.index(value) if named else value)
+            continue
         if named:
             result |= {choice_macro(gene, value): str(index) for index, value in enumerate(gene.values)}
         result[gene.name] = choice_macro(gene, config[gene.name]) if named else str(config[gene.name])
@@ -106,7 +116,7 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
 
 
 def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
-    """Return the kernel's source text, and its headers by the name used in `#include`.
+    """Return the kernel's source text, and its headers by the name used in `#include`, with the generated header.
 
     Raises:
         KernelError: the source is missing, or a file is not text.
@@ -114,7 +124,14 @@ def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
     files = kernel.files()
     source = next(file for file in files if file.path == kernel.source_path)
     headers = {name: file.text for file in files if file is not source for name in file.includes}
-    return source.text, headers
+    return source.text, _with_generated(kernel, source.text, headers)
+
+
+def _with_generated(kernel: Kernel, source: str, headers: dict[str, str]) -> dict[str, str]:
+    """Add the generated header if a text includes it; `-D` options replace the default values in it."""
+    if GENERATED in headers or not includes_header([source, *headers.values()]):
+        return headers
+    return {**headers, GENERATED: genes_header(kernel.name, kernel.genes, kernel.space.default())}
 
 
 def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]:
@@ -125,7 +142,7 @@ def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]
     """
     text, headers = read_source(kernel)
     if isinstance(config, ForeignCandidate):
-        return config.source.name, config.source.text, headers
+        return config.source.name, config.source.text, _with_generated(kernel, config.source.text, headers)
     return kernel.source, text, headers
 
 

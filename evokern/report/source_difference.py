@@ -20,7 +20,7 @@ from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.statements import skip_statement
 from evokern.declaration.genes import Config, Gene
-from evokern.declaration.render import choice_macro
+from evokern.declaration.genes_header import choice_macro
 
 MOST_LINES = 120
 """Maximum number of lines in a difference."""

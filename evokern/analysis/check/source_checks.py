@@ -10,7 +10,9 @@ from evokern.analysis.check.folder import SAMPLE, Folder, Results
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
-from evokern.declaration.render import choice_macro, macros, read_source
+from evokern.declaration.genes_header import choice_macro, constant_macro
+from evokern.declaration.kernel_files import GENERATED
+from evokern.declaration.render import macros, read_source
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
 from evokern.wording import count_verb
@@ -108,35 +110,43 @@ def _is_variable(name: str, text: str) -> bool:
 
 
 def gene_macros(folder: Folder) -> Results:
-    """Check that the source uses every gene and problem macro, and has an `#error` for each undefined macro."""
+    """Check that the source uses every gene and problem macro, and includes the generated header or has `#error`s."""
     kernel = folder.kernel
     source, headers = read_source(kernel)
+    generated = headers.pop(GENERATED, None) is not None
+    constants = [gene.name for gene in kernel.genes if gene.as_ == "constexpr"]
+    if constants and not generated:
+        add = f'add #include "{GENERATED}" to {kernel.source}, which defines them'
+        yield False, f"{', '.join(constants)}: as_='constexpr' needs the generated header; {add}"
+        return
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", "\n".join([source, *headers.values()]), flags=re.DOTALL)
     conditions = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*$", re.MULTILINE)
     words = set(re.findall(r"[A-Za-z_]\w*", conditions.sub(" ", text))) | _tested(conditions.findall(text))
     required = {macro.name for macro in folder.source.macros if macro.kind == "required"}
-    constants = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
-    names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in constants]
+    hidden = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
+    hidden |= {constant_macro(gene) for gene in kernel.genes}
+    names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in hidden]
+    names += [gene.name for gene in kernel.genes if gene.as_ != "macro"]
+    arguments = {gene.name for gene in kernel.genes if gene.as_ == "template"}
+    words -= arguments  # a template argument has an effect only through the entry point
     unused = [name for name in names if name not in words]
     launch_only = {name for name in unused if _changes_the_launch(folder, name)}
     unused = [name for name in unused if name not in launch_only]
-    lenient = [name for name in names if name not in required | launch_only]
+    lenient = [] if generated else [name for name in names if name not in required | launch_only | arguments]
     wrong = []
     if unused:
         wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so a different value has no effect")
     if lenient:
         wrong.append(
-            f"{kernel.source} has no #error for an undefined {', '.join(lenient)}; add an #error; otherwise a "
-            "default value may apply without notice"
+            f'{kernel.source} has no #error for an undefined {", ".join(lenient)}; add #include "{GENERATED}" or an '
+            "#error; otherwise a default value may apply without notice"
         )
     if wrong:
         yield False, "; ".join(wrong)
     else:
         through = f"; used only by the launch: {', '.join(sorted(launch_only))}" if launch_only else ""
-        yield (
-            True,
-            f"{count_verb(len(names) - len(launch_only), 'macro')} used; each has an #error if undefined{through}",
-        )
+        safe = f"{GENERATED} has a value for each" if generated else "each has an #error if undefined"
+        yield True, f"{count_verb(len(names) - len(launch_only), 'macro')} used; {safe}{through}"
 
 
 def _changes_the_launch(folder: Folder, name: str) -> bool:
