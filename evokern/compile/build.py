@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.compile.cache import CompileCache, default_cache, program_key
+from evokern.compile.device_code import compile_device_code
 from evokern.compile.elf import is_readable, parameter_sizes
 from evokern.compile.fingerprint import fingerprint
-from evokern.compile.isolated import compile_program, compile_ptx
 from evokern.compile.launch_attributes import RESIDENT_GRID
 from evokern.compile.module_state import heap_evidence, module_variables
-from evokern.compile.nvrtc import all_options, compiler_version
+from evokern.compile.nvrtc import all_options, compiler_version, virtual_architecture
 from evokern.compile.occupancy import cooperative_entries, launch_excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
@@ -112,9 +112,7 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     known = target.cache.get(key) if target.cache else None
     if known is not None and _is_whole(known, rendered.entries):
         return known
-    program = compile_program(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, architecture
-    )
+    program = compile_device_code(rendered, architecture, line_info=False)
     if target.cache and isinstance(program, Program) and _key(rendered, options, architecture) == key:
         target.cache.put(key, program)  # unless a header changed meanwhile
     return program
@@ -170,10 +168,7 @@ def compile_internal(source: str, name: str, entry: str, chip: Profile) -> Progr
 
 def compile_to_ptx(rendered: Rendered, chip: Profile) -> Program | CompileFailure:
     """Compile one rendered program to PTX with line information, for reports about source lines."""
-    return compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
-        suffix=rendered.architecture_suffix,
-    )  # fmt: skip
+    return compile_device_code(rendered, virtual_architecture(chip.compute_capability, rendered.architecture_suffix))
 
 
 def tensors_of(kernel: Kernel, config: Config, problem: Problem, baseline: Baseline | None = None) -> dict[str, Tensor]:

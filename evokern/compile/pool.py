@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from evokern.compile import nvrtc
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
-from evokern.compile.messages import LAUNCHES
 from evokern.compile.records import Built
-from evokern.cuda_source.reader.reader import device_only
-from evokern.declaration.foreign import ForeignCandidate, ForeignSource
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
-from evokern.errors import EvokernError, InternalError
+from evokern.errors import InternalError
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import WorkerSpec
@@ -63,7 +61,7 @@ class CompileWorker:
         if not isinstance(config, ForeignCandidate):
             return build(self._kernel, config, self._problems, self._target)
         try:
-            built = self._built_foreign(config)
+            built = build(self._kernel, config, self._problems, self._target)
         except (InternalError, ValueError, ArithmeticError, LookupError, MemoryError) as error:
             return _refused(f"cannot read the compiler's output: {type(error).__name__}: {error}")
         if isinstance(built, Evaluation):
@@ -72,23 +70,6 @@ class CompileWorker:
         if size > FOREIGN_PROGRAM:
             return _refused(f"machine code and PTX take {size:,} bytes; at most {FOREIGN_PROGRAM:,} are allowed")
         return built
-
-    def _built_foreign(self, config: ForeignCandidate) -> Built | Evaluation:
-        """Build an external source; if the compiler rejects it, try again without its host code."""
-        built = build(self._kernel, config, self._problems, self._target)
-        if not isinstance(built, Evaluation) or built.outcome is not Outcome.COMPILE_ERROR:
-            return built
-        if LAUNCHES in built.evidence["log"]:  # the kernel itself would be taken for host code
-            return built
-        try:
-            text = device_only(config.source.text)
-        except (EvokernError, RecursionError):  # the source cannot be parsed; return the compiler's error
-            return built
-        if text == config.source.text:
-            return built
-        device = ForeignCandidate(config, ForeignSource(config.source.name, text), config.geometry)
-        again = build(self._kernel, device, self._problems, self._target)
-        return replace(again, compile_s=again.compile_s + built.compile_s)
 
 
 def _refused(message: str) -> Evaluation:

@@ -42,7 +42,7 @@ def outside_headers(texts: Iterable[str], options: Sequence[str], known: Collect
         options: compiler options; relative paths are relative to the working directory.
         known: names of the headers that evokern passes; the compiler does not look for them on disk.
     """
-    folders = [Path(folder) for folder in _values(options, _SEARCHED)]
+    folders = [Path(folder) for folder in searched_folders(options)]
     forced = "".join(f'#include "{name}"\n' for name in _values(options, _FORCED))
     defined = "".join(f"#define {value.replace('=', ' ', 1)}\n" for value in _values(options, _DEFINED))
     waiting = [(Path(), text) for text in (*texts, forced, defined)]
@@ -55,6 +55,11 @@ def outside_headers(texts: Iterable[str], options: Sequence[str], known: Collect
                 found[place] = read[1]
                 waiting.append((place.parent, read[2]))
     return found
+
+
+def searched_folders(options: Sequence[str]) -> tuple[str, ...]:
+    """Return the folders in which the compiler looks for headers, as given by `-I`."""
+    return tuple(_values(options, _SEARCHED))
 
 
 def _candidates(base: Path, folders: Sequence[Path], text: str, known: Collection[str]) -> Iterator[Path]:

@@ -168,7 +168,5 @@ def test_a_written_generated_header_does_not_belong_to_the_kernel(tmp_path: Path
     assert kernel.digest() == before
     assert render(kernel, kernel.space.default(), kernel.problem("7")).headers["evokern_genes.h"] == header
     (tmp_path / "evokern_genes.h").write_text("#define TILE 3\n")
-    with pytest.raises(
-        KernelError, match=r"evokern_genes\.h has the name of the header that evokern generates"
-    ):
+    with pytest.raises(KernelError, match=r"evokern_genes\.h has the name of the header that evokern generates"):
         kernel.digest()

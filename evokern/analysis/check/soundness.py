@@ -29,7 +29,7 @@ from evokern.analysis.check.source_checks import declared_state, entries, gene_m
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.declaration.render import macros, render
+from evokern.declaration.render import macros, read_source, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError
 from evokern.events import step
 from evokern.files import is_file
@@ -75,7 +75,7 @@ def check_kernel(
 
     try:
         problems = known_problems(kernel)
-        folder = Folder(kernel, problems, read(kernel.source_path))
+        folder = Folder(kernel, problems, read(kernel.source_path, known=read_source(kernel)[1]))
     except EvokernError as error:
         yield CheckResult("problems", False, str(error))
         return
@@ -251,7 +251,7 @@ def _compiles(folder: Folder) -> Results:
 
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
     """Return the compile target, whether the default candidate compiles for it, and a detail text."""
-    from evokern.compile.isolated import compile_program
+    from evokern.compile.device_code import compile_device_code
     from evokern.compile.messages import needs_later_architecture
     from evokern.compile.occupancy import launch_excess
     from evokern.compile.records import CompileFailure
@@ -263,7 +263,7 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
         return architecture, None, "skipped: the default candidate is infeasible on this architecture"
     program = render(kernel, default, possible[0])
     target = architecture + program.architecture_suffix
-    built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
+    built = compile_device_code(program, target, line_info=False)
     if isinstance(built, CompileFailure):
         later = "; declare the newer feature with Launch(cluster=…) or a gene's min_compute_capability"
         return target, False, built.message + (later if needs_later_architecture(built.message) else "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.reader import finders, known_headers, launches, macros
@@ -95,13 +96,17 @@ class CudaSource:
         return find_entry(wanted, self.entries, self.launches, self.name, self.text)
 
 
-def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), named: Iterable[str] = ()) -> CudaSource:
+def read(
+    path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), named: Iterable[str] = (),
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> CudaSource:  # fmt: skip
     """Read a CUDA file and its local headers.
 
     Args:
         path_or_text: path, or source text (a string that contains a line end, brace or semicolon).
         include_dirs: directories searched for local headers, after the directory of the file.
         named: additional names to keep in the device code, such as types in template arguments.
+        known: texts of headers by the name in `#include`, which are not read from disk.
 
     Returns:
         The program with host code removed and line numbers unchanged.
@@ -110,7 +115,7 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), name
         SourceError: if the file does not exist or cannot be read.
     """
     path, text = _load(path_or_text)
-    units, found = _with_headers(text, path, [Path(d) for d in include_dirs])
+    units, found = _with_headers(text, path, [Path(d) for d in include_dirs], known)
     host_code = find_host_code(units.values())
     device = _remove_host_code(units, found, named)
     device_units = [SourceFile(name, device[name]) for name in units]
@@ -133,26 +138,37 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), name
 
 
 def device_only(source: str) -> str:
-    """Return the device code of a text, with the host code replaced by spaces.
+    """Return the device code of a text without local headers, with the host code replaced by spaces.
 
     Args:
-        source: CUDA C++ text. Local headers count as missing; use `read` to include them.
+        source: CUDA C++ text.
 
     Returns:
         The device code with unchanged line numbers. A second call does not change the result.
     """
-    text = _normal(source)
-    unit = SourceFile("", text)
-    found = tuple(
-        Include(
-            d.name,
-            d.quoted,
-            "device" if known_headers.is_device_header(d.name) or d.quoted else "host",
-            unit.line(d.index),
-        )
-        for d in preprocessor.includes(unit.stream)
-    )
-    return _remove_host_code({"": unit}, found)[""]
+    return device_texts(source)[""]
+
+
+def device_texts(
+    source: str, headers: Mapping[str, str] = MappingProxyType({}), include_dirs: Iterable[str | Path] = (),
+    named: Iterable[str] = (),
+) -> dict[str, str]:  # fmt: skip
+    """Return the device code of a text and of the headers that it includes, with the host code replaced by spaces.
+
+    Local headers that do not exist remain in the code, so that the compiler reports them.
+
+    Args:
+        source: CUDA C++ text.
+        headers: texts of headers by the name in `#include`.
+        include_dirs: directories of further headers.
+        named: additional names to keep, such as types in template arguments.
+
+    Returns:
+        Name in `#include`, or "" for the source → device code with unchanged line numbers.
+    """
+    units, found = _with_headers(_normal(source), None, [Path(d) for d in include_dirs], headers)
+    known = [replace(one, status="device") if one.status == "missing" else one for one in found]
+    return _remove_host_code(units, known, named)
 
 
 def _normal(text: str) -> str:
@@ -182,9 +198,9 @@ def _decode(content: bytes) -> str:
 
 
 def _with_headers(
-    text: str, path: Path | None, include_dirs: list[Path]
+    text: str, path: Path | None, include_dirs: list[Path], texts: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[dict[str, SourceFile], tuple[Include, ...]]:
-    """Read a file and the local headers that it includes, directly or indirectly.
+    """Read a file and the local headers that it includes, directly or indirectly; `texts` has contents by name.
 
     Raises:
         SourceError: if an include name refers to two different files.
@@ -203,7 +219,13 @@ def _with_headers(
                 if known_headers.is_device_header(directive.name) or known_headers.is_host_part(directive.name)
                 else _locate(directive.name, [*own, *include_dirs])
             )
-            if header is None:
+            if directive.name in texts:
+                status = "local"
+                if directive.name not in units:
+                    units[directive.name] = SourceFile(directive.name, _normal(texts[directive.name]))
+                    places[directive.name] = None
+                    waiting.append(directive.name)
+            elif header is None:
                 status = (
                     "device"
                     if known_headers.is_device_header(directive.name)
