@@ -45,6 +45,19 @@ def compile_device_code(rendered: Rendered, architecture: str, line_info: bool =
     return replace(again, seconds=again.seconds + program.seconds)
 
 
+def compilable(rendered: Rendered, architecture: str) -> Rendered:
+    """Return a program without its host code if the compiler accepts it only so, else the program itself.
+
+    Raises:
+        DeviceError: the compiler cannot be loaded.
+    """
+    device = without_host_code(rendered)
+    if device == rendered:
+        return rendered
+    compile_device_code(rendered, architecture, line_info=False)
+    return device if hash(_texts(rendered)) in _hosted else rendered
+
+
 def without_host_code(rendered: Rendered) -> Rendered:
     """Return a program with its host code replaced by spaces; the same program if its text cannot be parsed."""
     named = frozenset(word for entry in rendered.entries for word in re.findall(r"[A-Za-z_]\w*", entry))

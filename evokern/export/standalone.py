@@ -11,7 +11,9 @@ from typing import Any
 
 from evokern.compile.build import Target, compile_rendered
 from evokern.compile.cache import default_cache
+from evokern.compile.device_code import compilable
 from evokern.compile.isolated import compile_ptx
+from evokern.compile.nvrtc import virtual_architecture
 from evokern.compile.occupancy import cooperative_entries, launch_excess
 from evokern.compile.records import CompileFailure, Program
 from evokern.cuda_source.specialize.specialize import self_contained, specialize
@@ -108,7 +110,7 @@ def standalone_program(
     """
     traces = trace(kernel, config, problem, chip)
     by_role = {role: [n for n, t in traces.tensors.items() if t.role in roles] for role, roles in _ROLES.items()}
-    program = render(kernel, config, problem)
+    program = _rendered(kernel, config, problem, chip)
     template = resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8")
     tolerances = {**kernel.workload.tolerance, **(tolerance or {})}
     restored = restored_variables(kernel, program, chip)
@@ -170,7 +172,7 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
 
     The compiler determines the unused code for the chip's architecture. Without a compiler, all code remains.
     """
-    program = render(kernel, config, problem)
+    program = _rendered(kernel, config, problem, chip)
 
     def compiled(text: str) -> str | None:
         built = compile_ptx(
@@ -192,6 +194,15 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         return whole_code(program, str(error))
 
 
+def _rendered(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Rendered:
+    """Return a candidate's source, without host code if the device compiler rejects the host code."""
+    program = render(kernel, config, problem)
+    try:
+        return compilable(program, virtual_architecture(chip.compute_capability, program.architecture_suffix))
+    except DeviceError:  # no compiler
+        return program
+
+
 def whole_code(program: Rendered, reason: str) -> str:
     """Return a candidate's source with the code of other variants, after a comment with the reason."""
     text = self_contained(program.source, program.macros, program.headers, program.entries).strip()
@@ -205,7 +216,7 @@ def _cooperative(kernel: Kernel, config: Config, problem: Problem, chip: Profile
     Raises:
         KernelError: the chip cannot launch the candidate.
     """
-    rendered = render(kernel, config, problem)
+    rendered = _rendered(kernel, config, problem, chip)
     try:
         program = compile_rendered(rendered, Target(chip, default_cache()))
     except DeviceError:  # no compiler: a kernel that asks for its grid may synchronise it
