@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from evokern.compile.isolated import compile_program
 from evokern.compile.messages import LAUNCHES
 from evokern.compile.records import CompileFailure, Program
+from evokern.cuda_source.collisions import Collision, collisions
 from evokern.cuda_source.reader.reader import device_texts
+from evokern.declaration.kernel_files import GENERATED
 from evokern.declaration.outside_headers import searched_folders
 from evokern.declaration.render import Rendered
 from evokern.errors import EvokernError
 
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*$")
+_NO_NAME = "expected an identifier"
+"""Part of the compiler's message at a line whose name is replaced by a number."""
+_SHOWN = 60
+"""Maximum length of a quoted line."""
+_NESTED = 20
+"""Maximum depth of macros in the value of a macro."""
 _Texts = tuple[tuple[str, str], ...]
 _hosted: set[int] = set()
 """Hashes of the texts that the compiler accepted only without their host code."""
@@ -32,6 +42,11 @@ def compile_device_code(rendered: Rendered, architecture: str, line_info: bool =
         architecture: `sm_90` for machine code and PTX, `compute_90` for PTX.
         line_info: whether to include line information.
     """
+    program = _compile_device_code(rendered, architecture, line_info)
+    return program if isinstance(program, Program) else _with_collision(program, rendered)
+
+
+def _compile_device_code(rendered: Rendered, architecture: str, line_info: bool) -> Program | CompileFailure:
     known = hash(_texts(rendered)) in _hosted
     program = _compiled(without_host_code(rendered) if known else rendered, architecture, line_info)
     if known or isinstance(program, Program) or program.constraint or LAUNCHES in program.log:
@@ -43,6 +58,57 @@ def compile_device_code(rendered: Rendered, architecture: str, line_info: bool =
     if isinstance(again, Program):
         _hosted.add(hash(_texts(rendered)))
     return replace(again, seconds=again.seconds + program.seconds)
+
+
+def macro_collisions(rendered: Rendered, failure: CompileFailure | None = None) -> dict[str, tuple[Collision, ...]]:
+    """Return the names of each file's device code that a macro with a number replaces: file → names.
+
+    Args:
+        rendered: the program.
+        failure: the error that the compiler reports, whose line may show more names.
+    """
+    device, macros = without_host_code(rendered), rendered.macros
+    replacing = [name for name in macros if not _IDENTIFIER.match(_resolved(name, macros))]
+    found = {}
+    for name, text in {rendered.name: device.source, **device.headers}.items():
+        here = failure is not None and _NO_NAME in failure.message and _same_file(name, failure.file or "")
+        if name != GENERATED:
+            found[name] = tuple(collisions(text, replacing, failure.line if here and failure else None))
+    return {name: names for name, names in found.items() if names}
+
+
+def collision_text(file: str, collision: Collision) -> str:
+    """Return a sentence about a collision with its remedy."""
+    name, text = collision.name, textwrap.shorten(collision.text, _SHOWN, placeholder=" …")
+    if collision.defines:
+        return f"{file}:{collision.line}: {text!r} replaces the value that evokern gives to {name}; remove this line"
+    return (
+        f"{file}:{collision.line}: {name} is a macro, which replaces this name in {text!r}; rename one of the two, "
+        f'or declare the gene with as_="template" if it is the argument of a template'
+    )
+
+
+def _resolved(name: str, macros: Mapping[str, str]) -> str:
+    """Return the value of a macro after the replacement of macros in it."""
+    for _ in range(_NESTED):
+        if name not in macros:
+            break
+        name = macros[name]
+    return name
+
+
+def _with_collision(failure: CompileFailure, rendered: Rendered) -> CompileFailure:
+    """Name a macro that replaces a name of the source, if the compiler expects other text at a line."""
+    if failure.constraint or failure.line is None or "expected" not in failure.message:
+        return failure
+    places = macro_collisions(rendered, failure).items()
+    found = [(file, one) for file, names in places for one in names if not one.defines]
+    here = [(f, one) for f, one in found if _same_file(f, failure.file or "") and one.line == failure.line] or found
+    if not here:
+        return failure
+    file, collision = here[0]
+    message = f"{collision_text(file, collision)} (compiler: {failure.message})"
+    return replace(failure, message=message, file=file, line=collision.line)
 
 
 def compilable(rendered: Rendered, architecture: str) -> Rendered:

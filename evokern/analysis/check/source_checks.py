@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 
 from evokern.analysis.check.folder import SAMPLE, Folder, Results
+from evokern.compile.device_code import collision_text, macro_collisions
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.genes_header import choice_macro, constant_macro
 from evokern.declaration.kernel_files import GENERATED
-from evokern.declaration.render import macros, read_source
+from evokern.declaration.render import macros, read_source, render
 from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
 from evokern.wording import count_verb
@@ -133,7 +134,12 @@ def gene_macros(folder: Folder) -> Results:
     launch_only = {name for name in unused if _changes_the_launch(folder, name)}
     unused = [name for name in unused if name not in launch_only]
     lenient = [] if generated else [name for name in names if name not in required | launch_only | arguments]
-    wrong = []
+    program = render(kernel, kernel.space.default(), folder.problems[0])
+    found = [(file, one) for file, places in macro_collisions(program).items() for one in places]
+    wrong = [collision_text(file, one) for file, one in found]
+    replaced = {one.name for _, one in found}
+    unused = [name for name in unused if name not in replaced]
+    lenient = [name for name in lenient if name not in replaced]
     if unused:
         wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so a different value has no effect")
     if lenient:
