@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evokern.declaration.bounds.strict import judged_in
+from evokern.declaration.declared import check_functions, content_of, data_of
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import (
     OUTSIDE,
@@ -51,6 +52,8 @@ def _stored_kernel(
     reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool, otherwise: str
 ) -> Kernel:
     files = reader.source(digest)
+    if data_of(files) is not None:
+        return load_kernel(scratch, content_of(files, scratch))
     outside, instead = stored_outside(files), ""
     try:
         folder = named_folder(record)
@@ -104,6 +107,10 @@ def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust:
     Raises:
         KernelError: as in `stored_kernel`, or the folder's code is not trusted.
     """
+    if data_of(reader.source(record.kernel_digest)) is not None:
+        kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=trust)
+        check_functions(kernel)
+        return kernel
     tried = any(reader.outcomes(record).values())  # without trials there is nothing to contradict
     if allow_changes or not tried:
         try:

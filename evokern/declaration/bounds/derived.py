@@ -108,9 +108,10 @@ def with_derived_bounds(kernel: Kernel) -> Kernel:
     Raises:
         KernelError: an output has neither, and its reference uses an operation without a known bound.
     """
-    if not kernel.workload.small_problems:
+    small = kernel.workload.small_problems
+    if not small and any(field.default is None for field in kernel.fields):
         return kernel  # the outputs are unknown; the gate names those without a limit
-    config, problem = kernel.space.default(), kernel.problem(kernel.workload.small_problems[0])
+    config, problem = kernel.space.default(), kernel.problem(small[0] if small else {})
     try:
         tensors = kernel.workload.tensors(problem, config)
     except KERNEL_CODE_EXCEPTIONS as error_:

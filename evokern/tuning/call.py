@@ -1,0 +1,358 @@
+"""One call of `evokern.tune`: from its arguments to a kernel declared as data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evokern.cuda_source import CudaSource, read
+from evokern.declaration.bounds import ErrorBound
+from evokern.declaration.declared import (
+    DECLARATION,
+    VALUES,
+    Functions,
+    Passing,
+    chosen,
+    declared_kernel,
+    entry_with,
+    register,
+)
+from evokern.declaration.genes import Config, Value
+from evokern.declaration.kernel import Kernel
+from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, UsageError, suggestion
+from evokern.tuning import rules
+from evokern.tuning.arguments import Argument, arguments_of, device_of
+from evokern.tuning.options import TuneOptions
+from evokern.tuning.reference import digest_of, import_path, name_of, order_of, pickled
+
+_DYNAMIC_ATOMICS = re.compile(r"\batomic\w+\s*\(|\b(?:red|atom)\.")
+"""Calls whose order differs between runs."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Kernel that a call declares."""
+
+    kernel: Kernel
+    """The kernel."""
+    device: str | None
+    """Device of the call: the given one, else the GPU of the arrays."""
+    notes: tuple[str, ...]
+    """Notes for the user."""
+
+
+def tuned_kernel(call: TuneOptions, stored: Mapping[str, str] | None = None) -> Tuned:
+    """Return the kernel that a call declares.
+
+    Args:
+        call: the arguments.
+        stored: texts of the study's kernel in the database, whose ranges and values of inputs a resumed study keeps.
+
+    Raises:
+        UsageError: an argument cannot be used; the message names it.
+    """
+    return _Builder(call).kernel(stored)
+
+
+class _Builder:
+    """Builder of the declaration of one call."""
+
+    def __init__(self, call: TuneOptions) -> None:
+        self.call = call
+        _check_params(call.params)
+        self.source = read(call.source)
+        self.path = self.source.path.resolve() if self.source.path else None
+        params = {name: tuple(map(_plain, values)) for name, values in call.params.items()}
+        self.parameters = rules.Parameters(params)
+        self.where = self._where()
+        self.parameters.keep(lambda config: all(chosen(rule, config)[0] for rule in self.where))
+        self.default = self.parameters.tried[0]
+        self.function = self._function()
+        self.arguments = arguments_of(call.args, self.function, self._template(), self.source, call.draw or {})
+        self.device = device_of(self.arguments, call.device)
+        self.rules = {
+            name: rules.rule_of(name, given, self.parameters, numbers)
+            for name, given, numbers in (
+                ("grid", call.grid, rules.extents), ("block", call.block, rules.extents),
+                ("shared", call.shared, rules.size),
+            )
+        }  # fmt: skip
+        self._check_used()
+
+    def _where(self) -> list[dict[str, Any]]:
+        given = self.call.where if isinstance(self.call.where, (tuple, list)) else [self.call.where]
+        found = []
+        for number, one in enumerate(given):
+            what = f"where[{number}]" if len(given) > 1 else "where"
+            if not callable(one):
+                raise UsageError(f"{what} is {one!r}; use a function of the parameters: lambda p: p.A * p.B <= 1024")
+            rule, _ = rules.rule_of(what, one, self.parameters, rules.condition)
+            found.append({**rule, "text": rules.text_of(one)})
+        return found
+
+    def _function(self) -> Any:
+        """Return the kernel in the source."""
+        call = self.call
+        for name in re.findall(r"\{(\w*)\}", call.entry):
+            if name not in call.params:
+                raise UsageError(
+                    f"entry {call.entry!r} contains {{{name}}}, which is not in params: {suggestion(name, call.params)}"
+                )
+        self.point = self.source.entry(entry_with(call.entry, self.default))
+        return self.point.entry
+
+    def _template(self) -> dict[str, str]:
+        """Return the template arguments of the entry by parameter."""
+        given = (self.point.expression or "").partition("<")[2].rpartition(">")[0]
+        parts = re.split(r",(?![^<(]*[>)])", given) if given else []
+        return {p.name: part.strip() for p, part in zip(self.function.template, parts, strict=False)}
+
+    def _check_used(self) -> None:
+        """Reject a parameter that nothing reads, which is probably mistyped."""
+        text = "\n".join((self.source.text, *self.source.headers.values(), self.call.entry))
+        words = set(re.findall(r"[A-Za-z_]\w*", text))
+        read = frozenset().union(*(names for _, names in self.rules.values()))
+        for name in self.call.params:
+            if name not in words and name not in read:
+                known = [m.name for m in self.source.macros if m.kind in ("required", "default", "undefined")]
+                known = [one for one in known if one not in self.call.params] or sorted(read)
+                hint = suggestion(name, known)
+                raise UsageError(
+                    f"params: {name} occurs neither in the source nor in entry, grid, block or shared"
+                    + (f"; {hint}" if hint else "")
+                )
+        for macro in self.source.macros:
+            if (
+                macro.kind == "required"
+                and macro.name not in self.call.params
+                and not macro.function_like
+                and not any(option.startswith(f"-D{macro.name}") for option in self.call.options)
+            ):
+                raise UsageError(
+                    f"the source requires the macro {macro.name} (line {macro.line}), which params lacks: "
+                    f"{suggestion(macro.name, self.call.params)}"
+                )  # fmt: skip
+
+    def kernel(self, stored: Mapping[str, str] | None) -> Tuned:
+        """Return the kernel, with the examples of a stored study."""
+        functions, passing = self._functions()
+        _check_reference(self.call.reference, passing, self.arguments)
+        notes: list[str] = []
+        files = list(self._source_files())
+        values = {one.name: one.values for one in self.arguments if one.values}
+        data = self._data(functions, passing, {file.name: list(file.includes) for file in files})
+        if stored is not None and DECLARATION in stored:
+            notes += _keep_examples(data, values, stored)
+        folder = files[0].path.parent
+        for name, made in ((DECLARATION, data), *([(VALUES, values)] if values else [])):
+            text = json.dumps(made, indent=1, ensure_ascii=False)
+            files.append(KernelFile(name, folder / name, text.encode()))
+        content = KernelContent(tuple(files), functions=pickled(functions))
+        register(data["functions"], content.functions)
+        try:
+            kernel = declared_kernel(folder, content)
+        except KernelError as error:
+            raise self._without_bound(error) from error
+        outside = kernel.outside_headers(kernel.files())
+        kernel = replace(kernel, content=replace(content, outside=outside))
+        return Tuned(kernel, self.device, tuple(notes))
+
+    def _without_bound(self, error: KernelError) -> UsageError:
+        """Return the request for a tolerance, if that is what a declaration lacks."""
+        if "neither a bound nor a tolerance" not in str(error):
+            return error
+        output = re.search(r"output '(\w+)'", str(error))
+        return UsageError(
+            f"the error bound of output {output[1] if output else 0} cannot be derived, because reference "
+            f"{name_of(self.call.reference)} is not one operation with a known bound; pass tolerance=(atol, rtol), for "
+            "example tolerance=(1e-3, 1e-3), or error=, for example error=evokern.Elementwise(4)"
+        )
+
+    def _source_files(self) -> tuple[KernelFile, ...]:
+        if self.path is not None:
+            return source_files(self.path)
+        name = re.sub(r"\W", "_", self.function.name) + ".cu"
+        return source_files(Path.cwd() / name, self.source.text)
+
+    def _functions(self) -> tuple[Functions, Passing]:
+        call, arrays = self.call, [one for one in self.arguments if one.role]
+        inputs = tuple(one.name for one in arrays if one.role != "output")
+        outputs = tuple(one.name for one in arrays if one.role != "input")
+        if not callable(call.reference):
+            raise UsageError(f"reference is {call.reference!r}; use a function that returns the outputs")
+        passed = [one for one in self.arguments if one.role != "output"]
+        numbers = {one.name: one.number for one in passed if one.number is not None}
+        order = order_of(call.reference, inputs, numbers, [one.name for one in passed])
+        passing = Passing(
+            inputs, outputs, order, {one.name: one.kept for one in arrays if one.kept and one.role != "output"},
+            next((one.library for one in arrays if one.library), "torch"), {one.name: one.shape for one in arrays},
+        )  # fmt: skip
+        error = _by_output("error", call.error, outputs, _bound)
+        draws = {one.name: one.draw for one in arrays if callable(one.draw)}
+        return Functions(call.reference, draws, error), passing
+
+    def _data(self, functions: Functions, passing: Passing, includes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        call, entry = self.call, self.call.entry.strip()
+        placeholder = entry.partition("<")[2]
+        launched = self.point.symbol or self.point.expression or ""
+        if placeholder and "<" in launched:
+            launched = f"{launched.partition('<')[0]}<{placeholder}"
+        digest = digest_of(call.reference)
+        more = (functions.draws, functions.error)
+        arrays = [one for one in self.arguments if one.role]
+        floats = [one for one in arrays if one.role != "input" and one.dtype[0] not in "iu"]
+        text = "\n".join((self.source.device_text, *self.source.headers.values()))
+        return {
+            "name": call.study,
+            "source": self.path.name if self.path else next(iter(includes)),
+            "entry": launched,
+            "arguments": [one.data() for one in self.arguments],
+            "shapes": " ".join(f"{one.name}:{one.dtype}[{'x'.join(map(str, one.shape))}]" for one in arrays),
+            "params": {name: list(values) for name, values in self.parameters.values.items()},
+            "default": dict(self.default),
+            "where": self.where,
+            **{name: rule for name, (rule, _) in self.rules.items()},
+            "reference": {
+                "name": name_of(call.reference), "path": import_path(call.reference), "digest": digest,
+                "order": list(passing.order), "library": passing.library,
+            },
+            "functions": digest if not any(more) else digest_of((call.reference, *more)),
+            "tolerance": _by_output("tolerance", call.tolerance, passing.outputs, _pair),
+            "options": list(call.options),
+            "deterministic": not (floats and _DYNAMIC_ATOMICS.search(text)),
+            "reads_all": not any(one.values or callable(one.draw) for one in arrays),
+            "includes": dict(includes),
+        }  # fmt: skip
+
+
+def _plain(value: Any) -> Value:
+    return int(value) if isinstance(value, bool) else value
+
+
+def _check_params(params: Any) -> None:
+    """Reject parameters without usable values.
+
+    Raises:
+        UsageError: the message names the parameter.
+    """
+    if not isinstance(params, Mapping) or not params:
+        raise UsageError(f'params is {params!r}; pass a dictionary of names and values, such as {{"BLOCK": [64, 128]}}')
+    for name, values in params.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name):
+            raise UsageError(f"params: {name!r} is not a C identifier that starts with a letter; rename it")
+        if isinstance(values, (str, Mapping)) or not isinstance(values, (Sequence, range)):
+            raise UsageError(f"params: {name} is {values!r}; use a list of whole numbers or names")
+        if not values:
+            raise UsageError(f"params: {name} has no values; list at least one")
+        kinds = {str if isinstance(value, str) else int if isinstance(value, int) else None for value in values}
+        if kinds not in ({str}, {int}):
+            raise UsageError(f"params: {name} has the values {list(values)!r}; use whole numbers, or names")
+        if len(set(values)) != len(values):
+            twice = next(value for value in values if list(values).count(value) > 1)
+            raise UsageError(f"params: {name} lists {twice!r} twice")
+
+
+def _by_output(what: str, given: Any, outputs: Sequence[str], convert: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Return a setting for each output, given once or by the name of the output."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return {name: convert(what, given) for name in outputs}
+    for name in given:
+        if name not in outputs:
+            raise UsageError(f"{what}: there is no output {name!r}: {suggestion(name, outputs)}")
+    return {name: convert(f"{what}[{name!r}]", one) for name, one in given.items()}
+
+
+def _pair(what: str, given: Any) -> list[float]:
+    pair = (given, given) if isinstance(given, (int, float)) and not isinstance(given, bool) else given
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(x, (int, float)) for x in pair):
+        raise UsageError(f"{what} is {given!r}; use (atol, rtol), for example (1e-3, 1e-3)")
+    return [float(part) for part in pair]
+
+
+def _bound(what: str, given: Any) -> Any:
+    if not (isinstance(given, ErrorBound) or callable(given)):
+        raise UsageError(f"{what} is {given!r}; use a bound such as evokern.Elementwise(4), or a function")
+    return given
+
+
+def _keep_examples(data: dict[str, Any], values: dict[str, Any], stored: Mapping[str, str]) -> list[str]:
+    """Keep the ranges and values of a study's first call; return a note for each input that differs much.
+
+    Ranges of unseeded random examples differ in every call, and the results hold for those of the first.
+    """
+    before = json.loads(stored[DECLARATION])
+    old_values = json.loads(stored.get(VALUES, "{}"))
+    notes = []
+    for new, old in zip(data["arguments"], before.get("arguments", ()), strict=False):
+        same = {key: one for key, one in new.items() if key not in ("span", "scale")}
+        if "span" not in new or same != {key: one for key, one in old.items() if key not in ("span", "scale")}:
+            continue
+        width, former = (one["span"][1] - one["span"][0] for one in (new, old))
+        if not 0.5 * former <= width <= 2 * former:
+            notes.append(
+                f"the study keeps the range of {new['name']} from its first call, {old['span'][0]:g} to "
+                f"{old['span'][1]:g}; pass fresh=True to use the new one"
+            )
+        new["span"], new["scale"] = old["span"], old["scale"]
+    for name in values:
+        old = old_values.get(name)
+        if (
+            old
+            and old != values[name]
+            and [old["dtype"], old["shape"]] == [values[name][k] for k in ("dtype", "shape")]
+        ):
+            notes.append(
+                f"the study keeps the values of {name} from its first call; pass fresh=True to use the new ones"
+            )
+            values[name] = old
+    return notes
+
+
+def _check_reference(function: Callable[..., Any], passing: Passing, arguments: Sequence[Argument]) -> None:
+    """Call the reference once on the examples, and check the shapes and dtypes that it returns.
+
+    Raises:
+        UsageError: it raises, or returns other shapes or dtypes than the outputs have.
+    """
+    import torch
+
+    outputs = {one.name: one for one in arguments if one.name in passing.outputs}
+    examples = {one.name: one for one in arguments if one.name in passing.inputs}
+    found = None
+    if passing.library == "torch":  # tensors without data cost nothing, but not every function accepts them
+        shaped = {n: torch.empty(one.shape, dtype=torch.float64, device="meta") for n, one in examples.items()}
+        try:
+            found = passing.call(function, shaped)
+        except KERNEL_CODE_EXCEPTIONS:
+            found = None
+    if found is None:
+        given = {name: one.example.tensor().to(torch.float64) for name, one in examples.items() if one.example}
+        try:
+            found = passing.call(function, given)
+        except KernelError as error:
+            raise UsageError(str(error)) from error
+        except KERNEL_CODE_EXCEPTIONS as error:
+            raise UsageError(
+                f"reference {name_of(function)} raised {type(error).__name__}: {error} on the float64 inputs "
+                f"({', '.join(f'{n} {tuple(one.shape)}' for n, one in given.items())})"
+            ) from error
+    for name, value in found.items():
+        wanted = outputs[name]
+        if tuple(value.shape) != wanted.shape:
+            raise UsageError(
+                f"reference {name_of(function)} returned shape {tuple(value.shape)} for output {name}, but "
+                f"{wanted.where} has shape {wanted.shape}"
+            )
+        if wanted.dtype[0] not in "iu" and value.dtype != torch.float64:
+            raise UsageError(
+                f"reference {name_of(function)} returned {str(value.dtype).removeprefix('torch.')} for output {name}; "
+                "it gets float64 inputs and must compute in float64, without a conversion to another type"
+            )
+
