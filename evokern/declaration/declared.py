@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evokern.declaration.bounds import ErrorBound
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.expressions import evaluate
 from evokern.declaration.genes import Config, Mutation, Parameter
@@ -98,14 +97,19 @@ def content_of(files: Mapping[str, str], folder: Path) -> KernelContent:
         raise _damaged(error) from error
 
 
+def has_functions(kernel: Kernel) -> bool:
+    """Return whether the functions of a kernel are known; only a kernel declared as data may lack them."""
+    content = kernel.content
+    return content is None or not is_declared(content) or bool(content.functions)
+
+
 def check_functions(kernel: Kernel) -> None:
     """Require the functions of a kernel that is declared as data; other kernels always have them.
 
     Raises:
         KernelError: they are not known in this process.
     """
-    content = kernel.content
-    if content is None or not is_declared(content) or content.functions:
+    if has_functions(kernel):
         return
     data = json.loads(kernel.file_text(DECLARATION) or "{}")
     raise KernelError(f"the reference of study {data['name']} is not known here; {advice(data)}")
@@ -285,7 +289,7 @@ class _Declared:
             for tensor in tensors.values()
             if tensor.role != "input" or data["reads_all"]
         )
-        baselines = ()
+        baselines: tuple[Baseline, ...] = ()
         if functions is not None and self.passing().library == "torch":
             baselines = (Baseline(data["reference"]["name"], self.baseline),)
         return Workload(

@@ -80,7 +80,7 @@ class Tensor:
     span: tuple[float, float] | None = None
     """Smallest and largest generated value of a floating-point type; None for no limit.
 
-    Values are uniform if the span has no negative or no positive part, or for `large` inputs. All others are clamped."""
+    Values are uniform for `large` inputs, or if the span has no negative or no positive part; else they are clamped."""
     draw: Callable[[torch.Generator], torch.Tensor] | None = field(default=None, compare=False)
     """Generator of values that depend on each other, for example a permutation or lengths with a fixed sum.
 

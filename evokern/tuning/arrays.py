@@ -112,7 +112,7 @@ class Example:
             import numpy
 
             return torch.from_numpy(numpy.ascontiguousarray(self.value)).reshape(self.shape)
-        return torch.from_dlpack(self.value).reshape(self.shape)
+        return torch.utils.dlpack.from_dlpack(self.value).reshape(self.shape)
 
     def drawn_like(self) -> dict[str, Any]:
         """Return how values like these are generated: within their range, with their deviation.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evokern.cuda_source import CudaSource, read
+from evokern.cuda_source import read
 from evokern.declaration.bounds import ErrorBound
 from evokern.declaration.declared import (
     DECLARATION,
@@ -21,7 +21,7 @@ from evokern.declaration.declared import (
     entry_with,
     register,
 )
-from evokern.declaration.genes import Config, Value
+from evokern.declaration.genes import Value
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, UsageError, suggestion

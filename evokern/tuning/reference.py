@@ -126,6 +126,12 @@ def pickled(functions: Functions) -> bytes:
     """
     import cloudpickle
 
+    used = (functions.reference, *functions.draws.values(), *functions.error.values())
+    own = {sys.modules.get(one.__module__) for one in used if isinstance(one, types.FunctionType) and not _installed(one)}
+    modules = [module for module in own if module is not None and module.__name__ != "__main__"]
+    # By value, because a worker that imports the user's module would run its code again, also a call of tune.
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(functions))
     except KERNEL_CODE_EXCEPTIONS as error:
@@ -133,6 +139,9 @@ def pickled(functions: Functions) -> bytes:
             f"the reference cannot be passed to worker processes ({type(error).__name__}: {error}); it may use only "
             "functions, arrays and numbers"
         ) from error
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def order_of(
