@@ -207,6 +207,7 @@ class _Builder:
         arrays = [one for one in self.arguments if one.role]
         floats = [one for one in arrays if one.role != "input" and one.dtype[0] not in "iu"]
         text = "\n".join((self.source.device_text, *self.source.headers.values()))
+        exact = {one.name: [0.0, 0.0] for one in arrays if one.role != "input" and one.dtype[0] in "iu"}
         return {
             "name": call.study,
             "source": self.path.name if self.path else next(iter(includes)),
@@ -222,7 +223,7 @@ class _Builder:
                 "order": list(passing.order), "library": passing.library,
             },
             "functions": digest if not any(more) else digest_of((call.reference, *more)),
-            "tolerance": _by_output("tolerance", call.tolerance, passing.outputs, _pair),
+            "tolerance": exact | _by_output("tolerance", call.tolerance, passing.outputs, _pair),
             "options": list(call.options),
             "deterministic": not (floats and _DYNAMIC_ATOMICS.search(text)),
             "reads_all": not any(one.values or callable(one.draw) for one in arrays),
