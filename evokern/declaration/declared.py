@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,7 +92,7 @@ def declaration_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[
     if before["reference"]["digest"] != after["reference"]["digest"]:
         found.append(f"reference {after['reference']['name']} changed")
     named = {"entry": "entry", "where": "where", "grid": "grid", "block": "block", "shared": "shared",
-             "tolerance": "tolerance", "options": "options"}  # fmt: skip
+             "tolerance": "tolerance", "options": "options", "template": "entry"}  # fmt: skip
     found += [f"{text} changed" for key, text in named.items() if before[key] != after[key]]
     if before["functions"] != after["functions"] and before["reference"] == after["reference"]:
         found.append("a draw or error function changed")
@@ -196,11 +195,6 @@ def chosen(rule: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     raise LookupError(f"no case covers {dict(config)}")
 
 
-def entry_with(entry: str, config: Mapping[str, Any]) -> str:
-    """Return the name of a kernel with the parameters in its template arguments."""
-    return re.sub(r"\{(\w+)\}", lambda match: str(config[match[1]]), entry)
-
-
 @dataclass(frozen=True)
 class Passing:
     """How arguments reach the reference."""
@@ -293,7 +287,9 @@ class _Declared:
     def kernel(self, folder: Path, content: KernelContent) -> Kernel:
         data = self.data
         genes = tuple(
-            (Mutation if isinstance(values[0], str) else Parameter)(name, values, data["default"][name])
+            (Mutation if isinstance(values[0], str) else Parameter)(
+                name, values, data["default"][name], as_="template" if name in data["template"] else "macro"
+            )
             for name, values in data["params"].items()
         )
         where = data["where"]
@@ -320,7 +316,7 @@ class _Declared:
         data = self.data
         passed = tuple(one["name"] if "role" in one else Scalar(one["scalar"], one["value"]) for one in self.arguments)
         grid, block, (shared,) = (chosen(data[name], config) for name in ("grid", "block", "shared"))
-        return [Launch(entry_with(data["entry"], config), tuple(grid), tuple(block), passed, shared_bytes=shared)]
+        return [Launch(data["entry"], tuple(grid), tuple(block), passed, shared_bytes=shared)]
 
     def workload(self) -> Workload:
         data, functions = self.data, self.functions
@@ -338,7 +334,7 @@ class _Declared:
             reference=self.reference,
             tolerance=self.tolerance(),
             error={} if functions is None else dict(functions.error),
-            flops=lambda p: 0.0,
+            flops=lambda p: data["flops"],
             bytes=lambda p: moved,
             baselines=baselines,
             cpp_reference=False,

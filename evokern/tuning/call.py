@@ -18,10 +18,9 @@ from evokern.declaration.declared import (
     Passing,
     chosen,
     declared_kernel,
-    entry_with,
     register,
 )
-from evokern.declaration.genes import Value
+from evokern.declaration.genes import Value, filled, placeholders
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, UsageError, suggestion
@@ -98,12 +97,12 @@ class _Builder:
     def _function(self) -> Any:
         """Return the kernel in the source."""
         call = self.call
-        for name in re.findall(r"\{(\w*)\}", call.entry):
+        for name in placeholders(call.entry):
             if name not in call.params:
                 raise UsageError(
                     f"entry {call.entry!r} contains {{{name}}}, which is not in params: {suggestion(name, call.params)}"
                 )
-        self.point = self.source.entry(entry_with(call.entry, self.default))
+        self.point = self.source.entry(filled(call.entry, self.default))
         return self.point.entry
 
     def _template(self) -> dict[str, str]:
@@ -111,6 +110,14 @@ class _Builder:
         given = (self.point.expression or "").partition("<")[2].rpartition(">")[0]
         parts = re.split(r",(?![^<(]*[>)])", given) if given else []
         return {p.name: part.strip() for p, part in zip(self.function.template, parts, strict=False)}
+
+    def _is_template(self, name: str) -> bool:
+        """Return whether a parameter is only a template argument, which no macro may replace."""
+        if name not in placeholders(self.call.entry):
+            return False
+        own = {parameter.name for parameter in self.function.template}
+        texts = (self.source.device_text, *self.source.headers.values())
+        return name in own or not any(re.search(rf"\b{name}\b", text) for text in texts)
 
     def _check_used(self) -> None:
         """Reject a parameter that nothing reads, which is probably mistyped."""
@@ -141,7 +148,7 @@ class _Builder:
     def kernel(self, stored: Mapping[str, str] | None) -> Tuned:
         """Return the kernel, with the examples of a stored study."""
         functions, passing = self._functions()
-        _check_reference(self.call.reference, passing, self.arguments)
+        self.flops = _check_reference(self.call.reference, passing, self.arguments)
         notes: list[str] = []
         files = list(self._source_files())
         values = {one.name: one.values for one in self.arguments if one.values}
@@ -216,6 +223,7 @@ class _Builder:
             "shapes": " ".join(f"{one.name}:{one.dtype}[{'x'.join(map(str, one.shape))}]" for one in arrays),
             "params": {name: list(values) for name, values in self.parameters.values.items()},
             "default": dict(self.default),
+            "template": [name for name in self.parameters.values if self._is_template(name)],
             "where": self.where,
             **{name: rule for name, (rule, _) in self.rules.items()},
             "reference": {
@@ -226,6 +234,7 @@ class _Builder:
             "tolerance": exact | _by_output("tolerance", call.tolerance, passing.outputs, _pair),
             "options": list(call.options),
             "deterministic": not (floats and _DYNAMIC_ATOMICS.search(text)),
+            "flops": self.flops,
             "reads_all": not any(one.values or callable(one.draw) for one in arrays),
             "includes": dict(includes),
         }  # fmt: skip
@@ -316,8 +325,11 @@ def _keep_examples(data: dict[str, Any], values: dict[str, Any], stored: Mapping
     return notes
 
 
-def _check_reference(function: Callable[..., Any], passing: Passing, arguments: Sequence[Argument]) -> None:
+def _check_reference(function: Callable[..., Any], passing: Passing, arguments: Sequence[Argument]) -> float:
     """Call the reference once on the examples, and check the shapes and dtypes that it returns.
+
+    Returns:
+        Its floating-point operations, as far as they bound the time of a kernel from below; 0 if unknown.
 
     Raises:
         UsageError: it raises, or returns other shapes or dtypes than the outputs have.
@@ -326,11 +338,12 @@ def _check_reference(function: Callable[..., Any], passing: Passing, arguments: 
 
     outputs = {one.name: one for one in arguments if one.name in passing.outputs}
     examples = {one.name: one for one in arguments if one.name in passing.inputs}
-    found = None
+    found, flops = None, 0.0
     if passing.library == "torch":  # tensors without data cost nothing, but not every function accepts them
         shaped = {n: torch.empty(one.shape, dtype=torch.float64, device="meta") for n, one in examples.items()}
         try:
             found = passing.call(function, shaped)
+            flops = _flops(lambda: passing.call(function, shaped))
         except KERNEL_CODE_EXCEPTIONS:
             found = None
     if found is None:
@@ -356,4 +369,26 @@ def _check_reference(function: Callable[..., Any], passing: Passing, arguments: 
                 f"reference {name_of(function)} returned {str(value.dtype).removeprefix('torch.')} for output {name}; "
                 "it gets float64 inputs and must compute in float64, without a conversion to another type"
             )
+    return flops
 
+
+def _flops(run: Callable[[], Any]) -> float:
+    """Return the operations of matrix products and convolutions; 0 if a mask may make a kernel skip some."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    masked = False
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal masked
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                masked |= len(args) > 3 or bool({"attn_mask", "is_causal"} & set(kwargs or {}))
+            masked |= getattr(func, "__name__", "") in ("tril", "triu", "where", "masked_fill", "__getitem__")
+            return func(*args, **(kwargs or {}))
+
+    counter = FlopCounterMode(display=False)
+    with counter, Watch():
+        run()
+    return 0.0 if masked else float(counter.get_total_flops())

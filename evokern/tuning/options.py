@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from evokern.declaration.genes import Value
-from evokern.study.options import Option, option, required
-
-
-def _needed(help: str) -> Any:
-    return field(kw_only=True, metadata={"option": Option(help)})
+from evokern.study.options import option, required
 
 
 @dataclass(frozen=True)
@@ -26,25 +22,28 @@ class TuneOptions:
     )
     args: Sequence[Any] = required(
         "One entry for each parameter of the kernel: an array (torch, NumPy or CuPy) for an input, "
-        "`evokern.out_like(x)` for an output, `evokern.inout(x)` for an output that the kernel also reads, or a number. "
-        "The gate generates its own values within the range of each floating-point array; integer arrays keep theirs."
+        "`evokern.out_like(x)` for an output, `evokern.inout(x)` for an output that the kernel also reads, or a "
+        "number. The gate generates its own values within the range of each floating-point array; integer arrays keep "
+        "theirs."
     )
     params: Mapping[str, Sequence[Value]] = required("Parameters with their values: whole numbers or names.")
     _: KW_ONLY
-    grid: Any = _needed(
-        "Blocks along x, y, z: numbers, or a function of the parameters, such as `lambda p: evokern.cdiv(n, p.BLOCK)`."
+    grid: Any = required(
+        "Blocks along x, y, z: numbers, or a function of the parameters, such as `lambda p: evokern.cdiv(n, p.BLOCK)`.",
+        named=True,
     )
-    block: Any = _needed("Threads along x, y, z, likewise.")
-    reference: Callable[..., Any] = _needed(
+    block: Any = required("Threads along x, y, z, likewise.", named=True)
+    reference: Callable[..., Any] = required(
         "Function that returns the correct outputs in the order of `args`. It gets the inputs in this order: floating "
         "point as float64, integers unchanged. It also gets the numbers if it takes that many arguments. On a GPU, the "
-        "function of torch tensors in their own dtypes is the first baseline."
+        "function of torch tensors in their own dtypes is the first baseline.",
+        named=True,
     )
     where: Any = option("Conditions on the parameters: a function such as `lambda p: p.A < p.B`, or a list.", ())
     shared: Any = option("Dynamic shared memory in bytes: a number, or a function of the parameters.", 0)
     tolerance: Any = option(
-        "Largest errors (atol, rtol), or a mapping from outputs. Default: a bound that is derived from the reference, if "
-        "it is a known operation; 0 for integers."
+        "Largest errors (atol, rtol), or a mapping from outputs. Default: a bound that is derived from the reference, "
+        "if it is a known operation; 0 for integers."
     )
     error: Any = option("Bound on the error, such as `evokern.Elementwise(4)`, or a mapping from outputs.")
     draw: Mapping[str, Any] | None = option(

@@ -127,7 +127,9 @@ def pickled(functions: Functions) -> bytes:
     import cloudpickle
 
     used = (functions.reference, *functions.draws.values(), *functions.error.values())
-    own = {sys.modules.get(one.__module__) for one in used if isinstance(one, types.FunctionType) and not _installed(one)}
+    own = {
+        sys.modules.get(one.__module__) for one in used if isinstance(one, types.FunctionType) and not _installed(one)
+    }
     modules = [module for module in own if module is not None and module.__name__ != "__main__"]
     # By value, because a worker that imports the user's module would run its code again, also a call of tune.
     for module in modules:

@@ -10,7 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument, ReferenceOption, StoredTrustOption, TrialOption
+from evokern.cli._options import (
+    DEFAULT_DB,
+    DbOption,
+    ReferenceOption,
+    StoredStudyArgument,
+    StoredTrustOption,
+    TrialOption,
+)
 from evokern.cli._output import Output, save
 from evokern.errors import UsageError
 from evokern.wording import command as command_line
@@ -89,9 +96,9 @@ def export(
     of its worker; open it at ui.perfetto.dev.
     """
     from evokern.export import export_trial
-    from evokern.tuning.reference import register_reference
     from evokern.export.banner import build_commands
     from evokern.store import open_readonly
+    from evokern.tuning.reference import register_reference
 
     if format_ is Format.T4:
         if trial is not None or problem not in (None, "0"):

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, ReferenceOption, StoredStudyArgument, StoredTrustOption, TrialOption
+from evokern.cli._options import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    ReferenceOption,
+    StoredStudyArgument,
+    StoredTrustOption,
+    TrialOption,
+)
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
