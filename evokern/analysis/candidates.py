@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from evokern.analysis.stored import chosen_trial, declared_config
-from evokern.declaration.declared import check_functions
+from evokern.declaration.as_data.declared import check_functions
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.device import Device, Request, StartReport, Task

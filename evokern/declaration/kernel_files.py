@@ -124,7 +124,7 @@ class KernelContent:
     outside: Mapping[str, str] = field(default_factory=dict)
     """Headers outside the kernel: path, relative to the kernel's folder where possible → SHA-256 digest."""
     functions: bytes = field(default=b"", repr=False, compare=False)
-    """Pickled functions of a declaration as data (`evokern.declaration.declared`), which a database does not store."""
+    """Pickled functions of a kernel that is declared as data; a database does not store them."""
 
     def digest(self) -> str:
         """Return the SHA-256 digest of all content, as stored in studies."""

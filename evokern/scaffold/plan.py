@@ -10,7 +10,7 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
-from evokern.declaration.expressions import ceil_div, evaluate
+from evokern.declaration.as_data.expressions import ceil_div, value_of
 
 BLOCK_DOC = "threads per block"
 """Documentation of a gene that only sets an extent of the block."""
@@ -140,7 +140,7 @@ class Plan:
         Raises:
             ZeroDivisionError: the expression divides by zero.
         """
-        return int(evaluate(text, SimpleNamespace(**config), SimpleNamespace(**problem)))
+        return int(value_of(text, SimpleNamespace(**config), SimpleNamespace(**problem)))
 
     def extents(
         self, texts: tuple[str, ...], config: Mapping[str, Any], problem: Mapping[str, int]

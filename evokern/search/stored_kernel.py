@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from evokern.declaration.as_data.declared import check_functions, content_of, data_of
 from evokern.declaration.bounds.strict import judged_in
-from evokern.declaration.declared import check_functions, content_of, data_of
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import (
     OUTSIDE,

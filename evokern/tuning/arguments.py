@@ -23,7 +23,7 @@ _RANGES = {"i32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1), "i64": (-(2**63)
 
 
 @dataclass(frozen=True)
-class Argument:
+class TunedArgument:
     """One argument with the parameter that it is passed to."""
 
     name: str
@@ -61,7 +61,7 @@ class Argument:
 
 def arguments_of(
     args: Any, function: KernelFunction, template: Mapping[str, str], source: CudaSource, draw: Any
-) -> list[Argument]:
+) -> list[TunedArgument]:
     """Return the arguments.
 
     Args:
@@ -117,7 +117,7 @@ def _types(parameters: Sequence[CudaParameter], template: Mapping[str, str], sou
 
 def _argument(
     given: Any, parameter: CudaParameter, name: str, where: str, types: Mapping[str, str], draw: Any
-) -> Argument:
+) -> TunedArgument:
     written = f"{parameter.type} {name}"
     base = types.get(parameter.base, parameter.base)
     array = given.array if isinstance(given, (OutLike, InOut)) else given
@@ -129,7 +129,7 @@ def _argument(
             raise UsageError(f"{where} is {_kind(given)}; pass a number for {written}")
         if parameter.pointer:
             raise UsageError(f"{where} is the number {given!r}, but the kernel takes a pointer: {written}")
-        return Argument(name, where, *_number(number, base, where, written))
+        return TunedArgument(name, where, *_number(number, base, where, written))
     example = Example(array, where)
     if not parameter.pointer:
         if len(example.shape) == 1 and example.shape[0] == 1 and not isinstance(given, (OutLike, InOut)):
@@ -141,14 +141,14 @@ def _argument(
     if role != "input" and parameter.const:
         raise UsageError(f"{where} is an output, but the kernel cannot write it: {written}; pass the array itself")
     whole = dtype[0] in "iu"
-    made = Argument(
+    made = TunedArgument(
         name, where, dtype, role, example.shape, example.library,
         kept=example.dtype_name if whole else "", example=example,
     )  # fmt: skip
     return made if role == "output" else _with_values(made, example, draw, whole=whole)
 
 
-def _with_values(made: Argument, example: Example, draw: Any, *, whole: bool) -> Argument:
+def _with_values(made: TunedArgument, example: Example, draw: Any, *, whole: bool) -> TunedArgument:
     """Return an input with the rule for its generated values."""
     from dataclasses import replace
 
@@ -218,7 +218,7 @@ def _fitting(example: Example, base: str, where: str, written: str) -> str:
     raise UsageError(f"{where} is {example.dtype_name}, but the kernel takes {written}; pass {change}")
 
 
-def _check_roles(found: Sequence[Argument], parameters: Sequence[CudaParameter]) -> None:
+def _check_roles(found: Sequence[TunedArgument], parameters: Sequence[CudaParameter]) -> None:
     """Require an output."""
     if any(one.role in ("output", "inout") for one in found):
         return
@@ -232,7 +232,7 @@ def _check_roles(found: Sequence[Argument], parameters: Sequence[CudaParameter])
     )
 
 
-def device_of(arguments: Sequence[Argument], device: str | None) -> str | None:
+def device_of(arguments: Sequence[TunedArgument], device: str | None) -> str | None:
     """Return the device of a call: the given one, else the GPU of the arrays, else None.
 
     Raises:

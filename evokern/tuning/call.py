@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.cuda_source import read
-from evokern.declaration.bounds import ErrorBound
-from evokern.declaration.declared import (
+from evokern.declaration.as_data.declared import (
     DECLARATION,
     VALUES,
     Functions,
@@ -20,12 +19,13 @@ from evokern.declaration.declared import (
     declared_kernel,
     register,
 )
+from evokern.declaration.bounds import ErrorBound
 from evokern.declaration.genes import Value, filled, placeholders
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, UsageError, suggestion
 from evokern.tuning import rules
-from evokern.tuning.arguments import Argument, arguments_of, device_of
+from evokern.tuning.arguments import TunedArgument, arguments_of, device_of
 from evokern.tuning.options import TuneOptions
 from evokern.tuning.reference import digest_of, import_path, name_of, order_of, pickled
 
@@ -325,7 +325,7 @@ def _keep_examples(data: dict[str, Any], values: dict[str, Any], stored: Mapping
     return notes
 
 
-def _check_reference(function: Callable[..., Any], passing: Passing, arguments: Sequence[Argument]) -> float:
+def _check_reference(function: Callable[..., Any], passing: Passing, arguments: Sequence[TunedArgument]) -> float:
     """Call the reference once on the examples, and check the shapes and dtypes that it returns.
 
     Returns:

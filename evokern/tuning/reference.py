@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from evokern.declaration.declared import Functions, register
+from evokern.declaration.as_data.declared import Functions, register
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, UsageError, suggestion
 from evokern.files import is_file
 

@@ -10,7 +10,7 @@ from math import prod
 from operator import index
 from typing import Any
 
-from evokern.declaration.declared import chosen
+from evokern.declaration.as_data.declared import chosen
 from evokern.declaration.genes import Config, Value
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, SpaceError, UsageError, suggestion
 from evokern.export.formula import Formula, ShapeGuard

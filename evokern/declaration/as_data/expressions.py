@@ -21,7 +21,7 @@ _ALLOWED = (
 )  # fmt: skip
 
 
-def evaluate(text: str, config: object, problem: object = None) -> Any:
+def value_of(text: str, config: object, problem: object = None) -> Any:
     """Evaluate an expression over `c.NAME` (genes) and `p.NAME` (problem fields).
 
     Args:

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evokern.declaration.as_data.expressions import value_of
 from evokern.declaration.bounds.derived import with_derived_bounds
-from evokern.declaration.expressions import evaluate
 from evokern.declaration.genes import Config, Mutation, Parameter
 from evokern.declaration.kernel import (
     Baseline,
@@ -190,8 +190,8 @@ def chosen(rule: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     if "table" in rule:
         return rule["table"][",".join(str(config[name]) for name in rule["of"])]
     for case in rule["cases"]:
-        if all(evaluate(condition, config) for condition in case["when"]):
-            return [evaluate(text, config) for text in case["value"]]
+        if all(value_of(condition, config) for condition in case["when"]):
+            return [value_of(text, config) for text in case["value"]]
     raise LookupError(f"no case covers {dict(config)}")
 
 
