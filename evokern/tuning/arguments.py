@@ -163,7 +163,9 @@ def _with_values(made: TunedArgument, example: Example, draw: Any, *, whole: boo
             raise UsageError(f"draw[{made.name!r}] is {given!r}; use {'whole numbers ' if whole else ''}low <= high")
         if whole:
             return replace(made, drawn={"low": low, "high": high})
-        return replace(made, drawn={"span": [float(low), float(high)], "scale": (high - low) / 4 or abs(low)})
+        return replace(
+            made, drawn={"span": [float(low), float(high)], "scale": (high - low) / 4 or abs(low), "given": True}
+        )
     if whole:
         return replace(made, values=example.kept())
     drawn = example.drawn_like()

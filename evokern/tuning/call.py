@@ -302,7 +302,11 @@ def _keep_examples(data: dict[str, Any], values: dict[str, Any], stored: Mapping
     notes = []
     for new, old in zip(data["arguments"], before.get("arguments", ()), strict=False):
         same = {key: one for key, one in new.items() if key not in ("span", "scale")}
-        if "span" not in new or same != {key: one for key, one in old.items() if key not in ("span", "scale")}:
+        if (
+            "span" not in new
+            or "given" in new
+            or same != {key: one for key, one in old.items() if key not in ("span", "scale")}
+        ):
             continue
         width, former = (one["span"][1] - one["span"][0] for one in (new, old))
         if not 0.5 * former <= width <= 2 * former:

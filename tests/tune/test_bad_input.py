@@ -36,7 +36,7 @@ def args(*given: Any) -> dict[str, Any]:
 
 OUT = evokern.out_like(X)
 CASES = {
-    "non-contiguous": (args(torch.randn(1000, 2)[:, 0], OUT, 2.0, 1000), "args[0] (x) is not contiguous", "x.contiguous()"),
+    "non-contiguous": (args(torch.randn(1000, 2)[:, 0], OUT, 2.0, 1000), "(x) is not contiguous", "x.contiguous()"),
     "numpy non-contiguous": (
         args(np.zeros((4, 4), np.float32).T, evokern.out_like(np.zeros((4, 4), np.float32)), 2.0, 16),
         "not contiguous", "np.ascontiguousarray(x)",
@@ -65,9 +65,9 @@ CASES = {
     "value twice": ({"params": {"BLOCK": [64, 64]}}, "lists 64 twice", "BLOCK"),
     "bad name": ({"params": {"BLOCK SIZE": [64]}}, "'BLOCK SIZE'", "C identifier"),
     "mistyped param": (
-        {"params": {"BLOKC": [64, 128]}, "grid": 16, "block": 64}, "BLOKC occurs neither in the source", "did you mean 'BLOCK'",
+        {"params": {"BLOKC": [64, 128]}, "grid": 16, "block": 64}, "BLOKC occurs neither", "did you mean 'BLOCK'",
     ),
-    "mistyped in grid": ({"grid": lambda p: 1000 // p.BLOKC}, "grid: there is no parameter 'BLOKC'", "did you mean 'BLOCK'"),
+    "mistyped in grid": ({"grid": lambda p: p.BLOKC}, "grid: there is no parameter 'BLOKC'", "did you mean 'BLOCK'"),
     "mistyped in entry": ({"entry": "scale<{BLOKC}>"}, "{BLOKC}", "did you mean 'BLOCK'"),
     "unknown kernel": ({"entry": "scales"}, "no kernel 'scales'", "did you mean 'scale'"),
     "lambda raises": ({"grid": lambda p: 1 // (p.BLOCK - 64)}, "grid raised ZeroDivisionError", "BLOCK=64"),

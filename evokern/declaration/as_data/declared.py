@@ -93,7 +93,7 @@ def declaration_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[
         found.append(f"reference {after['reference']['name']} changed")
     named = {"entry": "entry", "where": "where", "grid": "grid", "block": "block", "shared": "shared",
              "tolerance": "tolerance", "options": "options", "template": "entry"}  # fmt: skip
-    found += [f"{text} changed" for key, text in named.items() if before[key] != after[key]]
+    found += [f"{text} changed" for key, text in named.items() if before.get(key) != after.get(key)]
     if before["functions"] != after["functions"] and before["reference"] == after["reference"]:
         found.append("a draw or error function changed")
     return found or ["the declaration changed"]

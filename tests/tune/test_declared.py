@@ -1,0 +1,152 @@
+"""A kernel declared by a call: what is stored, what changes are named, and what the reference gets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import evokern
+from evokern.declaration.as_data import declared
+from evokern.declaration.as_data.declared import content_of, declaration_changes, declared_kernel
+from evokern.declaration.kernel import Kernel
+from evokern.gate.data import draw
+from evokern.tuning.call import tuned_kernel
+from evokern.tuning.options import TuneOptions
+from evokern.tuning.reference import digest_of, import_path
+
+SOURCE = """
+__global__ void add(const float* x, const int* index, float* y, float factor, int n) {
+  int i = blockIdx.x * BLOCK + threadIdx.x;
+  if (i < n) y[i] += factor * x[index[i]];
+}
+"""
+
+
+def reference(x: Any, index: Any, y: Any, factor: float, n: int) -> Any:
+    assert index.dtype in (torch.int32, np.int32) and n == 64
+    return y + factor * x[index.long() if isinstance(index, torch.Tensor) else index]
+
+
+def made(stored: Any = None, **changes: Any) -> Kernel:
+    """Return the kernel of a call."""
+    generator = torch.Generator().manual_seed(changes.pop("seed", 0))
+    x = torch.rand(64, generator=generator) + 1
+    index = torch.randint(0, 64, (64,), generator=generator, dtype=torch.int32)
+    arguments: dict[str, Any] = {
+        "source": SOURCE, "entry": "add", "args": [x, index, evokern.inout(torch.zeros(64)), 0.5, 64],
+        "params": {"BLOCK": [32, 64]}, "grid": lambda p: 64 // p.BLOCK, "block": lambda p: p.BLOCK,
+        "reference": reference, "tolerance": 1e-5,
+    }  # fmt: skip
+    return tuned_kernel(TuneOptions(**{**arguments, **changes}), stored).kernel
+
+
+def texts(kernel: Kernel) -> dict[str, str]:
+    assert kernel.content is not None
+    return kernel.content.stored(kernel.folder)
+
+
+def test_values_stay_in_the_range_of_the_example() -> None:
+    """Floating-point inputs are drawn within the range, integers keep their values, and zeros stay zeros."""
+    kernel = made()
+    tensors = kernel.workload.tensors(kernel.problem({}), kernel.space.default())
+    low, high = tensors["x"].span or (0, 0)
+    assert 1 <= low < high <= 2
+    generator = torch.Generator().manual_seed(1)
+    for kind in ("normal", "large", "equal_rows", "denormal", "edges"):
+        values = {name: torch.empty(64, dtype=torch.int32 if name == "index" else torch.float32) for name in tensors}
+        for name, tensor in tensors.items():
+            draw(tensor, kind, values[name], generator)  # type: ignore[arg-type]
+        assert float(values["x"].min()) >= low and float(values["x"].max()) <= high
+        assert bool((values["y"] == 0).all())
+        assert torch.equal(values["index"], made().workload.tensors(kernel.problem({}), None)["index"].draw(generator))  # type: ignore[arg-type,misc]
+
+
+def test_the_reference_gets_inputs_and_numbers_in_order() -> None:
+    """Inputs are float64, integers keep their dtype, and an output that is read is an input too."""
+    kernel = made()
+    x, y = torch.rand(64, dtype=torch.float64), torch.rand(64, dtype=torch.float64)
+    index = torch.arange(64, dtype=torch.float64)
+    found = kernel.workload.reference(kernel.problem({}), {"x": x, "index": index, "y": y})
+    assert list(found) == ["y"] and torch.equal(found["y"], y + 0.5 * x)
+
+
+def test_numpy_functions_get_numpy_arrays() -> None:
+    """The reference gets arrays of the library of the examples."""
+    seen: list[type] = []
+
+    def double(x: Any) -> Any:
+        seen.append(type(x))
+        return 2 * x
+
+    x = np.random.default_rng(0).random(8, np.float32)
+    source = SOURCE.replace("const int* index, ", "").replace("x[index[i]]", "x[i]").replace("+=", "=")
+    kernel = made(source=source, args=[x, evokern.out_like(x), 2.0, 8], reference=double)
+    values = torch.rand(8, dtype=torch.float64)
+    assert torch.equal(kernel.workload.reference(kernel.problem({}), {"x": values})["y"], 2 * values)
+    assert seen[-1] is np.ndarray
+
+
+def test_the_database_suffices_to_load_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Geometry, buffers and genes come from the stored texts; only the reference is missing."""
+    kernel = made()
+    stored = texts(kernel)
+    monkeypatch.setattr(declared, "_registered", {})  # as in another process
+    loaded = declared_kernel(tmp_path, content_of(stored, tmp_path))
+    problem, config = loaded.problem({}), loaded.space.default()
+    assert loaded.genes == kernel.genes and loaded.launches(config, problem) == kernel.launches(config, problem)
+    with pytest.raises(evokern.UsageError, match=r"pass --reference .*test_declared:reference"):
+        loaded.workload.reference(problem, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": SOURCE.replace("+=", "+= 1.f *")}, "the source changed (add.cu)"),
+        ({"args": [torch.rand(32) + 1, torch.zeros(32, dtype=torch.int32), evokern.inout(torch.zeros(32)), 0.5, 64]},
+         "args[0] was x f32[64], is x f32[32]"),
+        ({"reference": lambda x, index, y: y + x[index.long()] / 2}, "reference reference changed"),
+        ({"grid": lambda q: (64 // q.BLOCK, 1)}, ""),
+        ({"grid": lambda p: 128 // p.BLOCK}, "grid changed"),
+        ({"tolerance": 1e-3}, "tolerance changed"),
+        ({"draw": {"x": (0, 1)}}, "args[0] (x) are drawn otherwise"),
+    ],
+)  # fmt: skip
+def test_a_change_is_named(changes: dict[str, Any], message: str) -> None:
+    """Another source, argument list, reference or geometry is named; one that means the same is none."""
+    before = texts(made())
+    found = declaration_changes(before, texts(made(before, **changes)))
+    assert message in "; ".join(found) if message else before == texts(made(before, **changes))
+
+
+def test_unseeded_examples_are_no_change() -> None:
+    """A study keeps the ranges and values of its first call."""
+    before = texts(made(seed=0))
+    assert texts(made(before, seed=1)) == before
+    assert texts(made(seed=1)) != before
+
+
+def test_comments_do_not_change_a_reference() -> None:
+    """The digest is of the code and of what it uses."""
+    factor = 2
+
+    def first(x: Any) -> Any:
+        """Return twice x."""
+        return factor * x
+
+    before = digest_of(first)
+    factor = 3
+    assert digest_of(first) != before
+    assert import_path(first) == "" and import_path(reference).endswith("test_declared:reference")
+
+
+def test_importing_evokern_is_cheap() -> None:
+    """`import evokern` imports neither torch nor the reader of CUDA files."""
+    text = "import sys, evokern; print({'torch', 'optuna', 'cloudpickle', 'evokern.tuning.call'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
