@@ -6,6 +6,11 @@ import torch
 
 import evokern
 
+
+def reference(x):
+    return 2 * x
+
+
 SOURCE = """
 __global__ void twice(const float* x, float* y, int n) {
   int first = (blockIdx.x * blockDim.x + threadIdx.x) * ITEMS;
@@ -14,13 +19,8 @@ __global__ void twice(const float* x, float* y, int n) {
 """
 x = torch.randn(100_000)
 result = evokern.tune(
-    SOURCE,
-    "twice",
-    args=[x, evokern.out_like(x), x.numel()],
+    SOURCE, "twice", args=[x, evokern.out_like(x), x.numel()],
     params={"BLOCK": [64, 128, 256], "ITEMS": [1, 2, 4]},
-    grid=lambda p: evokern.cdiv(x.numel(), p.BLOCK * p.ITEMS),
-    block=lambda p: p.BLOCK,
-    reference=lambda x: 2 * x,
-    device=sys.argv[1],
-    trials=8,
-)
+    grid=lambda p: evokern.cdiv(x.numel(), p.BLOCK * p.ITEMS), block=lambda p: p.BLOCK,
+    reference=reference, device=sys.argv[1], trials=8,
+)  # fmt: skip

@@ -7,17 +7,15 @@ import torch
 
 import evokern
 
+
+def reference(x):
+    return x.cumsum(1)
+
+
 x = torch.rand(48, 1000)
 result = evokern.tune(
-    Path(__file__).with_suffix(".cu"),
-    "scan",
-    args=[x, evokern.out_like(x), 1000],
-    params={"THREADS": [32, 64, 128, 256], "ITEMS": [1, 2, 4]},
-    grid=48,
-    block=lambda p: p.THREADS,
-    shared=lambda p: 4 * p.THREADS,
-    reference=lambda x: x.cumsum(1),
-    tolerance=(1e-3, 1e-5),
-    device=sys.argv[1],
+    Path(__file__).with_suffix(".cu"), "scan", args=[x, evokern.out_like(x), 1000],
+    params={"THREADS": [32, 64, 128, 256], "ITEMS": [1, 2, 4]}, grid=48, block=lambda p: p.THREADS,
+    shared=lambda p: 4 * p.THREADS, reference=reference, tolerance=(1e-3, 1e-5), device=sys.argv[1],
     trials=8,
-)
+)  # fmt: skip

@@ -14,14 +14,10 @@ def reference(image, weights):
 
 image, weights = torch.randn(200, 300), torch.randn(3, 3)
 result = evokern.tune(
-    Path(__file__).with_suffix(".cu"),
-    "stencil",
+    Path(__file__).with_suffix(".cu"), "stencil",
     args=[image, weights, evokern.out_like(image), 200, 300],
     params={"TILE_X": [16, 32, 64], "TILE_Y": [2, 4, 8], "ROWS": [1, 2, 4]},
     where=lambda p: p.TILE_X * p.TILE_Y <= 256,
     grid=lambda p: (evokern.cdiv(300, p.TILE_X), evokern.cdiv(200, p.TILE_Y * p.ROWS)),
-    block=lambda p: (p.TILE_X, p.TILE_Y),
-    reference=reference,
-    device=sys.argv[1],
-    trials=8,
-)
+    block=lambda p: (p.TILE_X, p.TILE_Y), reference=reference, device=sys.argv[1], trials=8,
+)  # fmt: skip
