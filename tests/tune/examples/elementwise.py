@@ -19,8 +19,7 @@ __global__ void twice(const float* x, float* y, int n) {
 """
 x = torch.randn(100_000)
 result = evokern.tune(
-    SOURCE, "twice", args=[x, evokern.out_like(x), x.numel()],
-    params={"BLOCK": [64, 128, 256], "ITEMS": [1, 2, 4]},
-    grid=lambda p: evokern.cdiv(x.numel(), p.BLOCK * p.ITEMS), block=lambda p: p.BLOCK,
+    SOURCE, "twice", [x, evokern.out_like(x), 100_000], {"BLOCK": [64, 256], "ITEMS": [1, 2, 4]},
+    grid=lambda p: evokern.cdiv(100_000, p.BLOCK * p.ITEMS), block=lambda p: p.BLOCK,
     reference=reference, device=sys.argv[1], trials=8,
 )  # fmt: skip

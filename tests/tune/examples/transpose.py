@@ -18,5 +18,6 @@ result = evokern.tune(
     args=[x, evokern.out_like(x.T.copy()), 200, 300],
     params={"TILE": [16, 32], "ROWS": [4, 8, 16], "PADDING": [0, 1]},
     grid=lambda p: (evokern.cdiv(300, p.TILE), evokern.cdiv(200, p.TILE)),
-    block=lambda p: (p.TILE, p.ROWS), reference=reference, tolerance=0, device=sys.argv[1], trials=8,
+    block=lambda p: (p.TILE, p.ROWS), reference=reference, tolerance=0,
+    device=sys.argv[1], trials=8,
 )  # fmt: skip
