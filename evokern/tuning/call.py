@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evokern.compile.accepted_options import split_options
 from evokern.cuda_source import read
 from evokern.declaration.as_data.declared import (
     DECLARATION,
@@ -64,6 +65,7 @@ class _Builder:
     def __init__(self, call: TuneOptions) -> None:
         self.call = call
         _check_params(call.params)
+        self._check_options()
         self.source = read(call.source)
         self.path = self.source.path.resolve() if self.source.path else None
         params = {name: tuple(map(_plain, values)) for name, values in call.params.items()}
@@ -82,6 +84,15 @@ class _Builder:
             )
         }  # fmt: skip
         self._check_used()
+
+    def _check_options(self) -> None:
+        """Require compiler options that NVRTC accepts; options of nvcc may run programs."""
+        options = self.call.options
+        if isinstance(options, str) or not all(isinstance(one, str) for one in options):
+            raise UsageError(f"options is {options!r}; use a list of strings, such as ['--use_fast_math']")
+        _, rejected = split_options(options)
+        if rejected:
+            raise UsageError(f"options: NVRTC does not accept {', '.join(rejected)}; remove it")
 
     def _where(self) -> list[dict[str, Any]]:
         given = self.call.where if isinstance(self.call.where, (tuple, list)) else [self.call.where]

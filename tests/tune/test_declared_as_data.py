@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ import torch
 
 import evokern
 from evokern.declaration.as_data import declared
-from evokern.declaration.as_data.declared import content_of, declaration_changes, declared_kernel
+from evokern.declaration.as_data.declared import DECLARATION, content_of, declaration_changes, declared_kernel
 from evokern.declaration.kernel import Kernel
 from evokern.gate.data import draw
+from evokern.search.stored_kernel import stored_kernel
 from evokern.tuning.call import tuned_kernel
 from evokern.tuning.options import TuneOptions
 from evokern.tuning.reference import digest_of, import_path
@@ -100,7 +103,7 @@ def test_the_database_suffices_to_load_the_kernel(tmp_path: Path, monkeypatch: p
     loaded = declared_kernel(tmp_path, content_of(stored, tmp_path))
     problem, config = loaded.problem({}), loaded.space.default()
     assert loaded.genes == kernel.genes and loaded.launches(config, problem) == kernel.launches(config, problem)
-    with pytest.raises(evokern.UsageError, match=r"pass --reference .*test_declared:reference"):
+    with pytest.raises(evokern.UsageError, match=r"pass --reference .*test_declared_as_data:reference"):
         loaded.workload.reference(problem, {})
 
 
@@ -131,6 +134,40 @@ def test_unseeded_examples_are_no_change() -> None:
     assert texts(made(seed=1)) != before
 
 
+@pytest.mark.parametrize("text", ["__import__('os')", "c.__class__", "(lambda: 1)()", "[1 for _ in 'a']", "open('f')"])
+def test_a_stored_declaration_runs_no_code(text: str, tmp_path: Path) -> None:
+    """Expressions of a database are arithmetic only."""
+    stored = texts(made())
+    data = json.loads(stored[DECLARATION])
+    data["grid"] = {"cases": [{"when": [], "value": [text, "1", "1"]}]}
+    loaded = declared_kernel(tmp_path, content_of({**stored, DECLARATION: json.dumps(data)}, tmp_path))
+    with pytest.raises(ValueError, match="is not an arithmetic expression"):
+        loaded.launches(loaded.space.default(), loaded.problem({}))
+
+
+def test_a_database_that_others_can_write_needs_trust(tmp_path: Path) -> None:
+    """The stored source runs on the GPU, so it must be the user's own."""
+    stored, db = texts(made()), tmp_path / "runs.db"
+    db.touch(mode=0o600)
+    reader: Any = SimpleNamespace(path=db, source=lambda digest: stored)
+    record: Any = None
+    assert stored_kernel(reader, record, "", tmp_path, trust=False).name == "add"
+    db.chmod(0o666)
+    with pytest.raises(evokern.UsageError, match="pass --trust"):
+        stored_kernel(reader, record, "", tmp_path, trust=False)
+    assert stored_kernel(reader, record, "", tmp_path, trust=True).name == "add"
+
+
+def test_a_damaged_declaration_is_named(tmp_path: Path) -> None:
+    """A declaration of another version, or with a missing part, is one sentence."""
+    stored = texts(made())
+    data = json.loads(stored[DECLARATION])
+    for key in ("params", "arguments", "includes", "functions"):
+        damaged = {name: value for name, value in data.items() if name != key}
+        with pytest.raises(evokern.UsageError, match="damaged"):
+            declared_kernel(tmp_path, content_of({**stored, DECLARATION: json.dumps(damaged)}, tmp_path))
+
+
 def test_comments_do_not_change_a_reference() -> None:
     """The digest is of the code and of what it uses."""
     factor = 2
@@ -142,7 +179,7 @@ def test_comments_do_not_change_a_reference() -> None:
     before = digest_of(first)
     factor = 3
     assert digest_of(first) != before
-    assert import_path(first) == "" and import_path(reference).endswith("test_declared:reference")
+    assert import_path(first) == "" and import_path(reference).endswith("test_declared_as_data:reference")
 
 
 def test_importing_evokern_is_cheap() -> None:

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import DATA, ROOT
 
 import evokern
 from evokern.store import open_readonly
 
-EXAMPLES = Path(__file__).parent / "examples"
+EXAMPLES = DATA / "tune"
 KINDS = {
     "elementwise": "twice", "reduction": "row_sums", "stencil": "stencil", "transpose": "transpose",
     "histogram": "histogram", "gemm": "gemm", "softmax": "softmax", "layernorm": "layernorm", "attention": "attention",
