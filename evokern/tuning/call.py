@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from evokern.tuning.arguments import TunedArgument, arguments_of, device_of
 from evokern.tuning.options import TuneOptions
 from evokern.tuning.reference import digest_of, import_path, name_of, order_of, pickled
 
+MOST_THREADS = 1024
+"""Maximum number of threads of a block (CUDA C++ Programming Guide, "Technical Specifications")."""
 _DYNAMIC_ATOMICS = re.compile(r"\batomic\w+\s*\(|\b(?:red|atom)\.")
 """Calls whose order differs between runs."""
 
@@ -72,7 +75,7 @@ class _Builder:
         self.parameters = rules.Parameters(params)
         self.where = self._where()
         self.parameters.keep(lambda config: all(chosen(rule, config)[0] for rule in self.where))
-        self.default = self.parameters.tried[0]
+        self.default: Mapping[str, Value] = self.parameters.tried[0]
         self.function = self._function()
         self.arguments = arguments_of(call.args, self.function, self._template(), self.source, call.draw or {})
         self.device = device_of(self.arguments, call.device)
@@ -83,7 +86,16 @@ class _Builder:
                 ("shared", call.shared, rules.size),
             )
         }  # fmt: skip
+        self.default = self._launchable()
         self._check_used()
+
+    def _launchable(self) -> Mapping[str, Value]:
+        """Return the first combination that any GPU can launch, which is the default candidate."""
+        block = self.rules["block"][0]
+        for config in self.parameters.tried:
+            if prod(chosen(block, config)) <= MOST_THREADS:
+                return config
+        raise UsageError(f"block has more than {MOST_THREADS} threads for every combination of params; use fewer")
 
     def _check_options(self) -> None:
         """Require compiler options that NVRTC accepts; options of nvcc may run programs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -63,7 +64,13 @@ def digest_of(value: Any) -> str:
 def _identity(value: Any, seen: set[int]) -> Iterator[str]:
     if id(value) in seen:
         return
-    if isinstance(value, types.FunctionType):
+    if isinstance(value, functools.partial):
+        yield from _identity((value.func, value.args, value.keywords), seen)
+    elif isinstance(value, types.MethodType):
+        yield from _identity((value.__func__, value.__self__), seen)
+    elif isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
+    elif isinstance(value, types.FunctionType):
         seen.add(id(value))
         if _installed(value):
             yield f"{value.__module__}.{value.__qualname__}"
@@ -75,6 +82,8 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
             yield from _identity(used, seen)
         yield from _identity(value.__defaults__, seen)
         yield from _identity(value.__kwdefaults__, seen)
+    elif hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "tolist"):
+        yield f"{value.dtype}{tuple(value.shape)}{value.tolist()}"
     elif isinstance(value, (tuple, list)):
         for one in value:
             yield from _identity(one, seen)
@@ -82,19 +91,12 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
         for key, one in value.items():
             yield str(key)
             yield from _identity(one, seen)
-    elif hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)) and not callable(value):
-        yield type(value).__qualname__
+    elif hasattr(value, "__dict__"):
+        seen.add(id(value))
+        yield f"{type(value).__module__}.{type(value).__qualname__}"
         yield from _identity(vars(value), seen)
-    elif isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)) or callable(value):
-        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', getattr(value, '__name__', ''))}"
-        if not isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)) and hasattr(value, "__dict__"):
-            yield from _identity(vars(value), seen)
-    elif hasattr(value, "tobytes") or hasattr(value, "numpy"):
-        array = value.detach().cpu().double().numpy() if hasattr(value, "detach") else value
-        yield f"{value.dtype}{tuple(value.shape)}"
-        yield hashlib.sha256(array.tobytes()).hexdigest()
     else:
-        yield repr(value)
+        yield getattr(value, "__qualname__", None) or repr(value)
 
 
 def _installed(function: types.FunctionType) -> bool:

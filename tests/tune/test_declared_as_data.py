@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from evokern.declaration.as_data import declared
 from evokern.declaration.as_data.declared import DECLARATION, content_of, declaration_changes, declared_kernel
 from evokern.declaration.kernel import Kernel
 from evokern.gate.data import draw
+from evokern.progress.terminal import TerminalBar, share_of
+from evokern.search import Progress
 from evokern.search.stored_kernel import stored_kernel
 from evokern.tuning.call import tuned_kernel
 from evokern.tuning.options import TuneOptions
@@ -180,6 +183,62 @@ def test_comments_do_not_change_a_reference() -> None:
     factor = 3
     assert digest_of(first) != before
     assert import_path(first) == "" and import_path(reference).endswith("test_declared_as_data:reference")
+
+
+def test_the_digest_covers_what_a_reference_uses() -> None:
+    """Bound arguments, methods, arrays and helpers count."""
+
+    class Scale:
+        def __init__(self, factor: float) -> None:
+            self.factor = torch.tensor([factor])
+
+        def __call__(self, x: Any) -> Any:
+            return self.factor * x
+
+    def helped(helper: Any) -> Any:
+        return lambda x: helper(x)
+
+    pairs = [
+        (functools.partial(reference, factor=1), functools.partial(reference, factor=2)),
+        (Scale(1.0), Scale(2.0)),
+        (Scale(1.0).__call__, Scale(2.0).__call__),
+        (helped(lambda x: x), helped(lambda x: 2 * x)),
+        (torch.exp, torch.sin),
+        (np.exp, np.sin),
+    ]
+    for one, other in pairs:
+        assert digest_of(one) == digest_of(one) != digest_of(other)
+
+
+def test_a_reference_may_change_its_arguments() -> None:
+    """The gate's inputs stay as they are."""
+
+    def in_place(x: Any, index: Any, y: Any) -> Any:
+        y += x
+        return y
+
+    kernel = made(reference=in_place)
+    inputs = {name: torch.ones(64, dtype=torch.float64) for name in ("x", "index", "y")}
+    assert bool((kernel.workload.reference(kernel.problem({}), inputs)["y"] == 2).all())
+    assert bool((inputs["y"] == 1).all())
+
+
+def test_a_draw_function_needs_no_device() -> None:
+    """It gets a generator of the CPU, and may return an array of any library."""
+    kernel = made(draw={"x": lambda generator: np.full(64, 3, np.float32)})
+    tensor = kernel.workload.tensors(kernel.problem({}), kernel.space.default())["x"]
+    out = torch.empty(64)
+    draw(tensor, "normal", out, torch.Generator())
+    assert bool((out == 3).all())
+
+
+def test_a_bar_shows_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bar names the study and ends with it."""
+    bar = TerminalBar()
+    for event in ("opening", "start", "trial", "end"):
+        bar(Progress(event, "mine", "sim:l4", trials=3, evaluated=3, trials_limit=6))  # type: ignore[arg-type]
+    assert share_of(Progress("trial", "mine", "sim:l4", evaluated=3, trials_limit=6)) == 0.5
+    assert "mine" in capsys.readouterr().err
 
 
 def test_importing_evokern_is_cheap() -> None:

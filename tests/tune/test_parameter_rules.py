@@ -47,7 +47,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_stored_function_gives_the_same_numbers(name: str) -> None:
-    """What is loaded from JSON equals the function at every combination."""
+    """The rule loaded from JSON equals the function at every combination."""
     rule, parameters = stored(FUNCTIONS[name])
     for config in parameters.tried:
         assert tuple(chosen(rule, config)) == extents(FUNCTIONS[name](config))

@@ -212,13 +212,21 @@ class Passing:
     shapes: Mapping[str, tuple[int, ...]]
     """Output → its shape."""
 
-    def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def call(
+        self, function: Callable[..., Any], inputs: Mapping[str, Any], *, copied: bool = True
+    ) -> dict[str, torch.Tensor]:
         """Call the reference and return its outputs by name, as torch tensors on the device of the inputs.
+
+        Args:
+            function: the reference.
+            inputs: name → tensor.
+            copied: whether the reference gets copies, because it may change its arguments in place.
 
         Raises:
             KernelError: the reference returned something else than the outputs.
         """
-        given = [self._passed(one, inputs[one]) if isinstance(one, str) else one for one in self.order]
+        own = {name: values.clone() for name, values in inputs.items()} if copied else inputs
+        given = [self._passed(one, own[one]) if isinstance(one, str) else one for one in self.order]
         answer = function(*given)
         parts = _parts(answer, self.outputs)
         if len(parts) != len(self.outputs):
@@ -258,7 +266,7 @@ class Passing:
                 ) from error
         made: torch.Tensor = part if device is None or part.device.type == "meta" else part.to(device)
         wanted = self.shapes[name]
-        return made.reshape(wanted) if made.ndim == 0 and set(wanted) <= {1} else made
+        return (made.reshape(wanted) if made.ndim == 0 and set(wanted) <= {1} else made).contiguous()
 
 
 def _parts(answer: Any, outputs: Sequence[str]) -> list[Any]:
@@ -346,7 +354,7 @@ class _Declared:
         if name in self.values:
             draw, extra = partial(_kept, self.values[name]), {"change": "nothing"}
         elif self.functions is not None and name in self.functions.draws:
-            draw, extra = partial(_drawn, self.functions.draws[name], one), {"change": "nothing"}
+            draw, extra = partial(_drawn, self.functions.draws[name]), {"change": "nothing"}
         elif "span" in one:
             extra = {"scale": one["scale"], "span": tuple(one["span"])}
         elif "low" in one:
@@ -381,7 +389,7 @@ class _Declared:
 
     def baseline(self, problem: Problem, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         assert self.functions is not None, "a baseline needs the reference"
-        return self.passing().call(self.functions.reference, inputs)
+        return self.passing().call(self.functions.reference, inputs, copied=False)
 
 
 def advice(data: Mapping[str, Any]) -> str:
@@ -407,11 +415,12 @@ def _kept(stored: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor
     return values.reshape(stored["shape"]).to(generator.device)
 
 
-def _drawn(function: Callable[..., Any], one: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
+def _drawn(function: Callable[..., Any], generator: torch.Generator) -> torch.Tensor:
     """Return the values of a `draw` function, which may be an array of any library."""
     import torch
 
-    made = function(generator)
+    seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
+    made = function(torch.Generator().manual_seed(seed))  # on the CPU, also for a GPU
     if not isinstance(made, torch.Tensor):
         made = torch.as_tensor(made.get() if hasattr(made, "get") else made)
     return made.to(generator.device)
