@@ -164,8 +164,8 @@ class Workload:
     cpp_reference: bool = True
     """Whether `reference.h` contains the reference in plain C++.
 
-    If not, `evokern check` cannot compare the two references, and self-checking programs cannot be exported. This is
-    useful for a torch module that is not yet rewritten in C++."""
+    If not, `evokern check` cannot compare the two references, and an exported program checks itself only at the study's
+    shape, with a file. This is useful for a torch module that is not yet rewritten in C++."""
 
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
