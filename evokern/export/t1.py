@@ -23,8 +23,9 @@ from evokern.compile.records import CompileFailure
 from evokern.cuda_source.lexer import without_comments
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config, Gene
+from evokern.declaration.genes_header import choice_macro
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.declaration.render import choice_macro, read_source, render
+from evokern.declaration.render import read_source, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, InternalError, KernelError, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of

@@ -34,6 +34,8 @@ from evokern.tuning.reference_check import check_reference
 
 MOST_THREADS = 1024
 """Maximum number of threads of a block (CUDA C++ Programming Guide, "Technical Specifications")."""
+MOST_TRIED_FLOPS = 1e10
+"""Maximum number of operations of a reference that is tried for a derived bound."""
 _DYNAMIC_ATOMICS = re.compile(r"\batomic\w+\s*\(|\b(?:red|atom)\.")
 """Calls whose order differs between runs."""
 
@@ -186,7 +188,7 @@ class _Builder:
         content = KernelContent(tuple(files), functions=pickled(functions))
         register(data["functions"], content.functions)
         try:
-            kernel = declared_kernel(folder, content)
+            kernel = declared_kernel(folder, content, tried=self.flops <= MOST_TRIED_FLOPS)
         except KernelError as error:
             raise self._without_bound(error) from error
         outside = kernel.outside_headers(kernel.files())
@@ -199,9 +201,9 @@ class _Builder:
             return error
         output = re.search(r"output '(\w+)'", str(error))
         return UsageError(
-            f"the error bound of output {output[1] if output else 0} cannot be derived, because reference "
-            f"{name_of(self.call.reference)} is not one operation with a known bound; pass tolerance=(atol, rtol), for "
-            "example tolerance=(1e-3, 1e-3), or error=, for example error=evokern.Elementwise(4)"
+            f"the error bound of output {output[1] if output else 0} cannot be derived from reference "
+            f"{name_of(self.call.reference)} ({error.__cause__}); pass tolerance=(atol, rtol), for example "
+            "tolerance=(1e-3, 1e-3), or error=, for example error=evokern.Elementwise(4)"
         )
 
     def _source_files(self) -> tuple[KernelFile, ...]:

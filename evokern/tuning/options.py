@@ -43,7 +43,7 @@ class TuneOptions:
     shared: Any = option("Dynamic shared memory in bytes: a number, or a function of the parameters.", 0)
     tolerance: Any = option(
         "Largest errors (atol, rtol), or a mapping from outputs. Default: a bound that is derived from the reference, "
-        "if it is a known operation; 0 for integers."
+        "if it consists of known operations; 0 for integers."
     )
     error: Any = option("Bound on the error, such as `evokern.Elementwise(4)`, or a mapping from outputs.")
     draw: Mapping[str, Any] | None = option(

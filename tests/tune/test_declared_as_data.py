@@ -153,7 +153,7 @@ def test_a_database_that_others_can_write_needs_trust(tmp_path: Path) -> None:
     stored, db = texts(made()), tmp_path / "runs.db"
     db.touch(mode=0o600)
     reader: Any = SimpleNamespace(path=db, source=lambda digest: stored)
-    record: Any = None
+    record: Any = SimpleNamespace(settings={})
     assert stored_kernel(reader, record, "", tmp_path, trust=False).name == "add"
     db.chmod(0o666)
     with pytest.raises(evokern.UsageError, match="pass --trust"):

@@ -155,8 +155,13 @@ def check_functions(kernel: Kernel) -> None:
     raise KernelError(f"the reference of study {data['name']} is not known here; {advice(data)}")
 
 
-def declared_kernel(folder: Path, content: KernelContent) -> Kernel:
+def declared_kernel(folder: Path, content: KernelContent, *, tried: bool = False) -> Kernel:
     """Return the kernel that a content declares as data.
+
+    Args:
+        folder: folder of the source.
+        content: the source and the declaration.
+        tried: whether to run the reference once for a derived bound, which takes long for a large problem.
 
     Raises:
         KernelError: the declaration is damaged, or an output has neither a tolerance nor a derived bound.
@@ -167,7 +172,7 @@ def declared_kernel(folder: Path, content: KernelContent) -> Kernel:
         kernel = _Declared(texts, functions).kernel(folder, content)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise _damaged(error) from error
-    return with_derived_bounds(kernel) if functions is not None else kernel
+    return with_derived_bounds(kernel, tried=tried) if functions is not None else kernel
 
 
 def _damaged(error: Exception) -> KernelError:
