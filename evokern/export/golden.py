@@ -164,7 +164,7 @@ def golden_check(golden: Golden | None, kinds: Mapping[str, str], outputs: Seque
     """
     lines = ["  double worst = 0;"]
     for index, (name, count) in enumerate(zip(outputs, counts, strict=True) if golden else ()):
-        where = f"{c_string(name)}, outputs[0][{index}], {count}, golden.expected[{index}]"
+        where = f"{c_string(name)}, {c_string('allowed error')}, outputs[0][{index}], {count}, golden.expected[{index}]"
         lines.append(f"  if (checked) worst = std::max(worst, worst_ratio<{kinds[name]}>({where}, 0, 0, 1));")
     return "\n".join(lines)
 
