@@ -17,5 +17,5 @@ result = evokern.tune(
     Path(__file__).with_suffix(".cu"), "attention<128, 32>", args=[q, k, v, evokern.out_like(q)],
     params={"BLOCK_M": [32, 64, 128], "BLOCK_N": [16, 32, 64]},
     grid=lambda p: (2, 128 // p.BLOCK_M), block=lambda p: p.BLOCK_M, reference=reference,
-    tolerance=(2e-3, 2e-3), device=sys.argv[1], trials=8,
+    device=sys.argv[1], trials=8,
 )  # fmt: skip

@@ -16,6 +16,6 @@ x, weight, bias = (torch.randn(*shape, dtype=torch.half) for shape in ((96, 768)
 result = evokern.tune(
     Path(__file__).with_suffix(".cu"), "layernorm",
     args=[x, weight, bias, evokern.out_like(x), 768], params={"THREADS": [32, 64, 128, 256]},
-    grid=96, block=lambda p: p.THREADS, reference=reference, tolerance=(4e-3, 4e-3),
+    grid=96, block=lambda p: p.THREADS, reference=reference,
     device=sys.argv[1], trials=8,
 )  # fmt: skip

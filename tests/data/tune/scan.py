@@ -16,6 +16,6 @@ x = torch.rand(48, 1000)
 result = evokern.tune(
     Path(__file__).with_suffix(".cu"), "scan", args=[x, evokern.out_like(x), 1000],
     params={"THREADS": [32, 64, 128, 256], "ITEMS": [1, 2, 4]}, grid=48, block=lambda p: p.THREADS,
-    shared=lambda p: 4 * p.THREADS, reference=reference, tolerance=(1e-3, 1e-5), device=sys.argv[1],
+    shared=lambda p: 4 * p.THREADS, reference=reference, device=sys.argv[1],
     trials=8,
 )  # fmt: skip
