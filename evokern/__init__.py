@@ -5,7 +5,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
-from evokern.api import TrialCallback, evaluate, resume, search
+from evokern.api import TrialCallback, evaluate, resume, search, tune
 from evokern.cluster import RayRequest
 from evokern.declaration.bounds import (
     Attention,
@@ -58,6 +58,7 @@ from evokern.results import ExportFormat, SearchResult, StudyResults, StudySumma
 from evokern.search import ArmProgress, EndReason, OnProgress, Progress
 from evokern.study.settings import GateSettings, InputSet, SamplerSettings, SimulationSettings, Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
+from evokern.tuning.marks import InOut, OutLike, cdiv, inout, out_like
 from evokern.version import __version__
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ __all__ = [
     "ForeignSource",
     "GateSettings",
     "Gene",
+    "InOut",
     "InputSet",
     "Inputs",
     "Kernel",
@@ -115,6 +117,7 @@ __all__ = [
     "Mutation",
     "OnProgress",
     "OnResult",
+    "OutLike",
     "Outcome",
     "Parameter",
     "PerCandidate",
@@ -164,13 +167,17 @@ __all__ = [
     "When",
     "Workload",
     "__version__",
+    "cdiv",
     "divides",
     "evaluate",
     "f32",
     "i32",
     "i64",
+    "inout",
     "list_studies",
     "load_study",
+    "out_like",
     "resume",
     "search",
+    "tune",
 ]

@@ -1,4 +1,4 @@
-"""Python interface: `evokern.search(...)`, `evokern.resume(...)` and `evokern.evaluate(...)`.
+"""Python interface: `evokern.tune(...)`, `evokern.search(...)`, `evokern.resume(...)` and `evokern.evaluate(...)`.
 
 This module connects layers that must not import each other: it passes the diagnosis and verification workers to a
 search.
@@ -7,8 +7,9 @@ search.
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -22,6 +23,7 @@ from evokern.results import SearchResult, StudyResults, given_path, load_study, 
 from evokern.search import (
     OnProgress,
     Progress,
+    SessionPart,
     SessionRequest,
     SessionResult,
     WorkerFactories,
@@ -32,6 +34,7 @@ from evokern.search.request import ResumeRequest
 from evokern.study.options import called_with, checked_function, option, required
 from evokern.study.settings import Study
 from evokern.study.trial import Trial
+from evokern.tuning.options import TuneOptions
 
 FACTORIES = WorkerFactories(
     diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
@@ -70,6 +73,64 @@ class _ResumeCall(ResumeRequest):
     db: str | Path = option(_DB, "evokern.db")
     callbacks: Sequence[TrialCallback] = option(_CALLBACKS, ())
     on_progress: OnProgress | None = option(_PROGRESS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TuneCall(TuneOptions):
+    budget: str | float | None = option("Total time over all calls, such as 10m. A number means seconds.")
+    trials: int | None = option("Total number of evaluated trials over all calls.")
+    seed: int | None = option("Random seed of the sampler.")
+    fresh: bool = option("Start over; the old study is kept as NAME.1, or with the next free number.", False)
+    verify: bool = option("Verify the champion at the end, within the budget. Default: True.", True)
+    db: str | Path = option(_DB, "evokern.db")
+    callbacks: Sequence[TrialCallback] = option(_CALLBACKS, ())
+    on_progress: OnProgress | None = option(_PROGRESS)
+
+
+@called_with(_TuneCall)
+def tune(call: _TuneCall) -> SearchResult:
+    """Search for the fastest correct variant of a kernel: from its source, example arguments and a reference.
+
+    The same call resumes the study. `evokern show`, `report` and `export` need only the database. `evokern resume` and
+    `verify` also need `--reference module:function`. A call with another source, reference or argument list is refused
+    unless `fresh` is set.
+
+    Returns:
+        The result, as for `search`.
+
+    Raises:
+        UsageError: an argument cannot be used, or the study was started with others; the message gives the remedy.
+    """
+    from evokern.tuning.reference import end_import
+
+    end_import()
+    db = given_path("db", call.db)
+    watch = _watchers(call, db, terminal=True)
+    request = SessionRequest(
+        budget=call.budget, trials=call.trials, seed=call.seed, fresh=call.fresh, verify=call.verify
+    )
+    # Imported late: reading the source and tracing need much of the package.
+    from evokern.tuning.call import tuned_kernel
+
+    tuned = tuned_kernel(call, None if call.fresh else _stored_texts(db, call.study))
+    for note in tuned.notes:
+        warnings.warn(note, UserWarning, stacklevel=3)
+    study = Study(name=call.study, kernel=tuned.kernel.name, problems=({},), device=tuned.device or "auto")
+    advice = "pass fresh=True (keeps the old study under another name), or name= for a new study"
+    request = replace(request, kernel=tuned.kernel, device=tuned.device)
+    part = SessionPart(fresh_advice=advice)
+    return _result(search_study(study, request, db=db, on_progress=watch, factories=FACTORIES, part=part))
+
+
+def _stored_texts(db: Path, study: str) -> Mapping[str, str] | None:
+    """Return the texts of a study's kernel in the database; None if there is no such study."""
+    from evokern.store import open_readonly
+
+    if not db.exists():
+        return None
+    with open_readonly(db) as reader:
+        record = next((one for one in reader.studies() if one.name == study), None)
+        return reader.source(record.kernel_digest) if record else None
 
 
 @called_with(_SearchCall)
@@ -115,19 +176,25 @@ def _result(session: SessionResult) -> SearchResult:
     return SearchResult(session.db, session.record, session)
 
 
-def _watchers(call: _SearchCall | _ResumeCall, db: Path) -> OnProgress:
+def _watchers(call: _SearchCall | _ResumeCall | _TuneCall, db: Path, *, terminal: bool = False) -> OnProgress:
     """Return a function that passes every event to the callbacks and, in a notebook, to the panel.
+
+    Args:
+        call: arguments of the call.
+        db: database of the study.
+        terminal: whether to show a bar in a terminal.
 
     Raises:
         StudyError: a callback cannot be called.
     """
-    from evokern.progress import notebook_panel
+    from evokern.progress import notebook_panel, terminal_bar
 
     if isinstance(call.callbacks, str) or not isinstance(call.callbacks, Iterable):
         raise StudyError(f"callbacks = {call.callbacks!r}; use a list of functions of (study, trial)")
     callbacks = [checked_function(f"callbacks[{n}]", one, ("study", "trial")) for n, one in enumerate(call.callbacks)]
     own = call.on_progress and checked_function("on_progress", call.on_progress, ("progress",))
-    watchers = [watcher for watcher in (notebook_panel(), own) if watcher is not None]
+    panel = notebook_panel() or (terminal_bar() if terminal else None)
+    watchers = [watcher for watcher in (panel, own) if watcher is not None]
     study: list[StudyResults] = []
 
     def notify(progress: Progress) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from evokern.analysis.stored import chosen_trial, declared_config
+from evokern.declaration.as_data.declared import check_functions
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.device import Device, Request, StartReport, Task
@@ -76,6 +77,7 @@ def trial_under_test(
     study = study_of(record)
     with TemporaryDirectory(prefix="evokern-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
+        check_functions(kernel)
         problems = problems_of(study, kernel)
         others = _elites(reader, record, elites)
         for trial in (found.trial, *others):

@@ -68,6 +68,15 @@ KernelArgument = Annotated[
     str,
     typer.Argument(metavar="KERNEL", help="Name of a kernel, or path to its folder.", autocompletion=complete_kernels),
 ]
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reference",
+        metavar="MODULE:FUNCTION",
+        help="Reference of a study that `evokern.tune` started, such as mykernels:reference or script.py:reference. "
+        "The module is imported.",
+    ),
+]
 DbOption = Annotated[
     Path,
     typer.Option(

@@ -164,8 +164,8 @@ class Workload:
     cpp_reference: bool = True
     """Whether `reference.h` contains the reference in plain C++.
 
-    If not, `evokern check` cannot compare the two references, and self-checking programs cannot be exported. This is
-    useful for a torch module that is not yet rewritten in C++."""
+    If not, `evokern check` cannot compare the two references, and an exported program checks itself only at the study's
+    shape, with a file. This is useful for a torch module that is not yet rewritten in C++."""
 
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
@@ -241,7 +241,7 @@ class Workload:
             flushed = every * FLUSHED[dtype] if dtype in FLUSHED else narrow * SMALLEST[dtype] / 2
             tensors[name] = replace(tensors[name], factors=bound.factors(problem, config, bits), flushed=flushed)
         shares = [bound.density(problem) for bound in bounds.values()]
-        drawn = all(t.draw is None and (t.dtype in SIGNIFICAND_BITS or t.low <= 0 < t.high) for t in given.values())
+        drawn = all(tensor.may_be_exact for tensor in given.values())
         if drawn and len(bounds) == len(self.tolerance) and None not in shares:
             share = min(share for share in shares if share is not None)
             for name in given:
@@ -434,7 +434,12 @@ class Kernel:
         return next((file.text for file in self.files() if file.name == name), None)
 
     def read_content(self) -> KernelContent:
-        """Return the content of the files now, which may have changed since the kernel was loaded."""
+        """Return the content of the files now, which may have changed since the kernel was loaded.
+
+        A kernel that is declared as data keeps its content.
+        """
+        if self.content is not None and all(file.name != "kernel.py" for file in self.content.files):
+            return self.content
         files = kernel_files(self.folder, self.source)
         return KernelContent(files, self.outside_headers(files))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,6 +123,8 @@ class KernelContent:
     """Files of the kernel."""
     outside: Mapping[str, str] = field(default_factory=dict)
     """Headers outside the kernel: path, relative to the kernel's folder where possible → SHA-256 digest."""
+    functions: bytes = field(default=b"", repr=False, compare=False)
+    """Pickled functions of a kernel that is declared as data; a database does not store them."""
 
     def digest(self) -> str:
         """Return the SHA-256 digest of all content, as stored in studies."""
@@ -165,11 +167,40 @@ _READ: dict[tuple[Path, str], tuple[dict[Path, Stamp], tuple[KernelFile, ...]]] 
 """Files last read from each folder, with the stamps of all paths that were checked."""
 
 
+def source_files(source: Path, text: str | None = None) -> tuple[KernelFile, ...]:
+    """Return a source and the headers that it includes, without the other files of its folder.
+
+    Args:
+        source: path of the source.
+        text: text of the source if no such file exists.
+
+    Raises:
+        KernelError: a file cannot be read, or one name in `#include` refers to two files.
+    """
+    stamps: dict[Path, Stamp] = {}
+    content = _read(source, stamps) if text is None else text.encode("utf-8", "replace")
+    return _with_headers(source.parent, [source], {source: content}, stamps)
+
+
 def _read_files(folder: Path, source: str, stamps: dict[Path, Stamp]) -> tuple[KernelFile, ...]:
     """Read the files, and record the stamp of each path before reading it."""
     own = sorted(path for path in folder.iterdir() if _belongs(path, stamps))
     first = own if folder / source in own else [*own, folder / source]
-    content = {path: _read(path, stamps) for path in first}
+    return _with_headers(folder, own, {path: _read(path, stamps) for path in first}, stamps)
+
+
+def _with_headers(
+    folder: Path, own: Sequence[Path], content: dict[Path, bytes], stamps: dict[Path, Stamp]
+) -> tuple[KernelFile, ...]:
+    """Return files with the headers that they include.
+
+    Args:
+        folder: folder of the kernel.
+        own: files that are named without a path.
+        content: path → content of the first files.
+        stamps: stamps of the paths, to which those of headers are added.
+    """
+    first = list(content)
     real = {path: path.resolve() for path in first}  # links count as their targets
     waiting = [path for path in first if path.suffix != ".py" and path.name != REFERENCE]
     named = {path.name: real[path] for path in waiting}

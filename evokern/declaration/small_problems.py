@@ -65,9 +65,16 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
             if len(mine) == MAX_PROBLEMS:
                 break
         chosen += mine
+    if is_fixed(kernel):
+        return tuple(p for p in problems if elements(kernel, config, p) <= MOST_ELEMENTS)
     if chosen or max(elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:
         return tuple(chosen)
     return tuple(problems)
+
+
+def is_fixed(kernel: Kernel) -> bool:
+    """Return whether a kernel has only its study's shape, so that no smaller problem exists."""
+    return not kernel.workload.small_problems and all(entry.choices for entry in kernel.fields)
 
 
 def whole_tile_problem(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:

@@ -77,6 +77,10 @@ class Tensor:
     """Smallest generated value of an integer type."""
     high: int = 127
     """Largest generated value of an integer type."""
+    span: tuple[float, float] | None = None
+    """Smallest and largest generated value of a floating-point type; None for no limit.
+
+    Values are uniform for `large` inputs, or if the span has no negative or no positive part; else they are clamped."""
     draw: Callable[[torch.Generator], torch.Tensor] | None = field(default=None, compare=False)
     """Generator of values that depend on each other, for example a permutation or lengths with a fixed sum.
 
@@ -116,6 +120,28 @@ class Tensor:
             raise KernelError(f"tensor shape {self.shape} has {self.bytes:.3g} bytes; at most 2^63 - 1 are possible")
         if not (callable(self.change) or self.change in ("elements", "nothing")):
             raise KernelError(f"unknown tensor change {self.change!r}: use 'elements', 'nothing', or a function")
+
+    @property
+    def spans_zero(self) -> bool:
+        """Whether generated values may be 0."""
+        if self.dtype in SIGNIFICAND_BITS:
+            return self.span is None or self.span[0] <= 0 <= self.span[1]
+        return self.low <= 0 <= self.high
+
+    @property
+    def power_of_two(self) -> float:
+        """Power of two nearest to `scale`, the unit of `exact` inputs."""
+        return 2.0 ** round(math.log2(self.scale)) if self.scale > 0 else 1.0
+
+    @property
+    def may_be_exact(self) -> bool:
+        """Whether generated values may be those of `exact` inputs: small integers of both signs, times `scale`."""
+        if self.draw is not None:
+            return False
+        if self.dtype in SIGNIFICAND_BITS:
+            most = 2 * self.power_of_two
+            return self.span is None or (self.span[0] <= -most and most <= self.span[1])
+        return self.low <= 0 < self.high
 
     @property
     def given(self) -> bool:

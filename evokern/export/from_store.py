@@ -11,6 +11,7 @@ from evokern.analysis.stored import chip_of, chosen_trial, declared_config
 from evokern.errors import RefutedError, StudyError
 from evokern.export.banner import Provenance
 from evokern.export.checked import ExportChecks, Report, checked_program
+from evokern.export.golden import Golden, golden_of, has_cpp_reference
 from evokern.export.standalone import standalone_program
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, db_option, interval_us
@@ -41,6 +42,8 @@ class Exported:
     """Verification of the trial."""
     checks: ExportChecks
     """Checks that the program passed before it was handed over."""
+    golden: Golden | None = None
+    """File that the program needs next to it for its check."""
 
 
 def export_trial(
@@ -52,6 +55,7 @@ def export_trial(
     file_name: str = "best.cu",
     trust: bool = False,
     force: bool = False,
+    alone: bool = False,
     report: Report = lambda text: None,
 ) -> Exported:
     """Export a trial of a study as a standalone program, after compiling it.
@@ -63,6 +67,7 @@ def export_trial(
         problem: index of the study's problem that the program is compiled for.
         file_name: name of the file, for the build line.
         force: whether to export a trial that is refuted or whose program fails its check on a GPU.
+        alone: whether only the program can be written, without a golden file next to it.
         trust: whether to load the kernel's declaration from the database if the folder is missing or changed.
         report: prints a line before a step that may take several seconds.
 
@@ -114,17 +119,28 @@ def export_trial(
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
         timing, gate = record.settings.get("timing", {}), record.settings.get("gate", {})
+        config, at = declared_config(kernel, record, found.trial), kernel.problem(record.problems[problem])
+        limits = tolerances(kernel, gate.get("atol"), gate.get("rtol"))
+        golden: Golden | None = None
+        unchecked = ""
+        if alone and not has_cpp_reference(kernel):
+            unchecked = "the program was written without its golden file; export it to a file with -o"
+        elif not has_cpp_reference(kernel):
+            report("computing golden outputs")
+            golden, unchecked = golden_of(kernel, config, at, limits, file_name)
         make = partial(
             standalone_program,
             kernel,
-            declared_config(kernel, record, found.trial),
-            kernel.problem(record.problems[problem]),
+            config,
+            at,
             chip_of(record.device, sessions),
             Provenance(_facts(reader, record, found, sessions, problem), record.predicted),
-            tolerance=tolerances(kernel, gate.get("atol"), gate.get("rtol")),
+            tolerance=limits,
             sets=int(timing.get("rotate_sets", 4)),
             sample_us=float(timing.get("sample_us", 500)),
             file_name=file_name,
+            golden=golden,
+            unchecked=unchecked,
         )
         name = f"trial {found.trial.number} of {record.name}"
         text, checks = checked_program(lambda code: make(code=code), name, report, force=force)
@@ -138,7 +154,8 @@ def export_trial(
         problems=len(record.problems),
         predicted=record.predicted,
         proof=proof,
-        checks=checks,
+        checks=checks + ExportChecks(omitted=(f"the program has no check: {unchecked}",) if unchecked else ()),
+        golden=golden,
     )
 
 

@@ -111,14 +111,8 @@ def reference_section(kernel: Kernel) -> str:
     """Return the C++ reference in a namespace of its own, after the headers that it includes.
 
     Raises:
-        KernelError: the kernel has no reference.h, or it cannot be read.
+        KernelError: the kernel's reference.h cannot be read.
     """
-    path = kernel.folder / _REFERENCE_TITLE
-    if not kernel.workload.cpp_reference:
-        raise KernelError(
-            f"kernel {kernel.name} has no C++ reference, which the exported program needs to check its results; write "
-            f"{path} and remove cpp_reference=False from kernel.py"
-        )
     headers = {name: plain_lines(text) for name, text in read_source(kernel)[1].items()}
     headers[_REFERENCE_TITLE] = plain_lines(_read(kernel, _REFERENCE_TITLE))
     for name in _quoted(headers[_REFERENCE_TITLE]) - headers.keys():

@@ -34,6 +34,7 @@ from evokern.export.banner import (
 from evokern.export.bound_check import ExportedLimit, exported_limit, growth
 from evokern.export.declared_state import restored_variables
 from evokern.export.formula import member
+from evokern.export.golden import Golden, at_study_shape, golden_check, golden_code, has_cpp_reference
 from evokern.export.launcher import elements, launch_body, number, shape_checks
 from evokern.export.names import cpp_names
 from evokern.export.reference_runs import reference_runs
@@ -71,6 +72,8 @@ class StandaloneProgram:
     """The kernel's own compiler options, without macros."""
     original: Rendered
     """The candidate's source and options as it ran in the study."""
+    golden: Golden | None = None
+    """File that the program needs for its check."""
 
     @property
     def host_text(self) -> str:
@@ -90,6 +93,8 @@ def standalone_program(
     sample_us: float = 500.0,
     file_name: str = "best.cu",
     code: str | None = None,
+    golden: Golden | None = None,
+    unchecked: str = "",
 ) -> StandaloneProgram:
     """Return a candidate as a standalone program, which has not been compiled.
 
@@ -104,18 +109,22 @@ def standalone_program(
         sample_us: target length of a timed replay, µs.
         file_name: name of the file, for the build line.
         code: source of the kernel; None for `device_code`.
+        golden: inputs and reference values, for a kernel without a C++ reference.
+        unchecked: reason why the program has neither.
 
     Raises:
-        KernelError: the kernel has no reference.h, or one of its declared functions raised.
+        KernelError: reference.h cannot be read, or one of the kernel's declared functions raised.
     """
     traces = trace(kernel, config, problem, chip)
     by_role = {role: [n for n, t in traces.tensors.items() if t.role in roles] for role, roles in _ROLES.items()}
     program = _rendered(kernel, config, problem, chip)
     template = resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8")
     tolerances = {**kernel.workload.tolerance, **(tolerance or {})}
+    written = has_cpp_reference(kernel)
     restored = restored_variables(kernel, program, chip)
-    sampled = sampled_fields(kernel, config, problem, traces)
-    limits = {name: exported_limit(kernel, config, problem, tolerances, name, sampled) for name in by_role["output"]}
+    sampled = sampled_fields(kernel, config, problem, traces) if written else ()
+    judged = by_role["output"] if written else []
+    limits = {name: exported_limit(kernel, config, problem, tolerances, name, sampled) for name in judged}
     if code is None:
         code = device_code(kernel, config, problem, chip)
     section = kernel_section(code, program.macros, traces, restored)
@@ -140,11 +149,21 @@ def standalone_program(
         "shape_words": ",".join(traces.fields),
         "shape_example": ",".join(str(problem[name]) for name in traces.fields),
         "host_bytes": _host_bytes(traces.tensors, by_role),
-        "make_inputs": _make_inputs(traces.tensors, by_role["input"]),
+        "make_inputs": _make_inputs(traces.tensors, by_role["input"], golden is not None),
         "make_outputs": _make_outputs(traces.tensors, by_role),
         "make_workspaces": _make_workspaces(traces.tensors, by_role["workspace"]),
-        "reference_runs": reference_runs(kernel, problem, traces, by_role, sampled, limits),
-        "check": _check(kernel, problem, traces, by_role, limits, sampled),
+        **(
+            {
+                "reference_runs": reference_runs(kernel, problem, traces, by_role, sampled, limits),
+                "check": _check(kernel, problem, traces, by_role, limits, sampled),
+                "checked": "true",
+            }
+            if written
+            else _golden_parts(problem, traces, by_role, golden)
+        ),
+        "read_golden": "  const Golden golden = checked ? read_golden() : Golden();" if golden else "",
+        "keep_path": "  own_path = argv[0];" if golden else "",
+        "unchecked": c_string(unchecked or "the golden file is for the study's shape"),
         "whole_usage": " [--whole]" if sampled else "",
         "whole_help": _WHOLE_HELP if sampled else "",
         "whole_option": _WHOLE_OPTION if sampled else "",
@@ -153,8 +172,9 @@ def standalone_program(
         re.sub(r"\n{3,}", "\n\n", Template(part).substitute(parts))
         for part in re.split(r"\$(?:kernel|reference)\b", template)
     )
-    text = f"{first}{section.text}{second}{reference_section(kernel)}{third}"
-    return StandaloneProgram(text, section, target, tuple(nvcc_options(kernel)), program)
+    reference = reference_section(kernel) if written else "// none; the check uses a golden file, if any"
+    text = f"{first}{section.text}{second}{reference}{third}"
+    return StandaloneProgram(text, section, target, tuple(nvcc_options(kernel)), program, golden)
 
 
 def standalone(
@@ -288,13 +308,29 @@ def _host_bytes(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]])
     return "\n".join(lines)
 
 
-def _make_inputs(tensors: Mapping[str, Tensor], names: list[str]) -> str:
+def _golden_parts(
+    problem: Problem, traces: Traces, by_role: Mapping[str, list[str]], golden: Golden | None
+) -> dict[str, str]:
+    """Return the parts of a program without a C++ reference."""
+    outputs = by_role["output"]
+    kinds = {name: _HOST_TYPES[traces.tensors[name].dtype] for name in outputs}
+    counts = [elements(traces.tensors[name]) for name in outputs]
+    return {
+        "reference_runs": golden_code(golden, traces, by_role),
+        "check": golden_check(golden, kinds, outputs, counts),
+        "checked": at_study_shape(problem, traces) if golden else "false",
+    }
+
+
+def _make_inputs(tensors: Mapping[str, Tensor], names: list[str], golden: bool) -> str:
     lines = []
-    for name in names:
+    for index, name in enumerate(names):
         tensor = tensors[name]
         low, high = (0, 0) if tensor.dtype in _FLOATING else (tensor.low, tensor.high)
         arguments = f"{elements(tensor)}, {float(tensor.scale)}, {low}, {high}, random"
         made = f"make_input<{_HOST_TYPES[tensor.dtype]}>({arguments})"
+        if golden:
+            made = f"checked ? golden_input(golden.inputs[{index}]) : {made}"
         lines.append(f"    inputs[set].push_back({made});  {in_comment('// ' + name)}")
     return "\n".join(lines)
 

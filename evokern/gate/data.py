@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -95,6 +95,9 @@ def draw(
         for one in out if out.ndim > len(tensor.shape) else (out,):
             one.copy_(declared_values(tensor, "draw", one, generator))
         return
+    if tensor.span is not None and kind != "exact":
+        _draw_within(tensor, tensor.span, kind, out, generator)
+        return
     if kind == "exact" and tensor.exact_share is not None:
         _draw_exact(tensor, out, generator)
         return
@@ -110,6 +113,24 @@ def draw(
         _draw_subnormal(tensor, out, generator)
         return
     out.copy_(_normal(tensor, tensor.large if kind == "large" else tensor.scale, shape, generator).expand(out.shape))
+
+
+def _draw_within(
+    tensor: Tensor, span: tuple[float, float], kind: InputSet, out: torch.Tensor, generator: torch.Generator
+) -> None:
+    """Draw values between two limits: uniform if the span has only one sign or for `large`, else clamped ones."""
+    low, high = span
+    if kind == "large" or not low < 0 < high:
+        shape = (*out.shape[:-1], 1) if kind == "equal_rows" else out.shape
+        wide = torch.float64 if tensor.dtype == "f64" else torch.float32
+        values = torch.rand(shape, generator=generator, device=generator.device, dtype=wide)
+        values = values.mul_(high - low).add_(low).expand(out.shape)
+        if kind == "edges" and tensor.spans_zero:
+            values = values * (torch.rand(out.shape, generator=generator, device=out.device) >= _ZERO_ELEMENTS)
+    else:
+        draw(replace(tensor, span=None), kind, out, generator)
+        values = out.to(torch.float64) if tensor.dtype == "f64" else out.to(torch.float32)
+    out.copy_(values.clamp(low, high))
 
 
 def _normal(tensor: Tensor, scale: float, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
@@ -132,7 +153,7 @@ def _draw_subnormal(tensor: Tensor, out: torch.Tensor, generator: torch.Generato
 def _draw_exact(tensor: Tensor, out: torch.Tensor, generator: torch.Generator) -> None:
     """Draw -2, -1, 1 and 2 times a power of two, and zeros, so that sums are exact."""
     low, high = (-EXACT_MOST, EXACT_MOST) if is_float(tensor.dtype) else (tensor.low, tensor.high)
-    scale = 2.0 ** round(math.log2(tensor.scale)) if is_float(tensor.dtype) and tensor.scale > 0 else 1.0
+    scale = tensor.power_of_two if is_float(tensor.dtype) else 1.0
     device = generator.device
     values = torch.randint(1, EXACT_MOST + 1, out.shape, generator=generator, device=device, dtype=torch.float32)
     values *= torch.randint(0, 2, out.shape, generator=generator, device=device).mul_(2).sub_(1)
@@ -148,7 +169,7 @@ def exact_kinds(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> tup
 
 def can_be_zero(tensor: Tensor) -> bool:
     """Return whether all elements of an input may be 0 at once."""
-    return tensor.draw is None and (is_float(tensor.dtype) or tensor.low <= 0 <= tensor.high)
+    return tensor.draw is None and tensor.spans_zero
 
 
 def declared_values(tensor: Tensor, what: str, like: torch.Tensor, *given: object) -> torch.Tensor:

@@ -12,10 +12,12 @@ from evokern.progress.rows import (
     spent_text,
     time_unit,
 )
+from evokern.progress.terminal import TerminalBar, terminal_bar
 
 __all__ = [
     "NotebookPanel",
     "ProgressRow",
+    "TerminalBar",
     "arm_texts",
     "baseline_text",
     "best_text",
@@ -24,5 +26,6 @@ __all__ = [
     "progress_rows",
     "sparkline",
     "spent_text",
+    "terminal_bar",
     "time_unit",
 ]

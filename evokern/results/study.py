@@ -253,7 +253,8 @@ class StudyResults:
 
         Args:
             path: file to write; a T4 file or a trace is compressed if its name ends in `.gz`.
-            format: `cu`: one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. `t4`:
+            format: `cu`: one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. A
+                kernel without reference.h gets a second file, NAME.golden, from which the program checks itself. `t4`:
                 all trials as a T4 file, for other auto-tuners. `trace`: a timeline of the search as Chrome trace-event
                 JSON, to open at ui.perfetto.dev.
             trial: number of the trial; None for the champion.
@@ -283,6 +284,8 @@ class StudyResults:
             from evokern.export import export_trial
 
             program = export_trial(reader, record.name, trial, problem=problem, file_name=file.name, trust=trust)
+        if program.golden is not None:
+            _write(file.with_name(program.golden.file_name), program.golden.data)
         return _write(file, program.text.encode())
 
     def __repr__(self) -> str:

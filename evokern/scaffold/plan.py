@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
+
+from evokern.declaration.as_data.expressions import ceil_div, value_of
 
 BLOCK_DOC = "threads per block"
 """Documentation of a gene that only sets an extent of the block."""
@@ -138,7 +140,7 @@ class Plan:
         Raises:
             ZeroDivisionError: the expression divides by zero.
         """
-        return int(eval(_compiled(text), {**_KNOWN, "c": SimpleNamespace(**config), "p": SimpleNamespace(**problem)}))
+        return int(value_of(text, SimpleNamespace(**config), SimpleNamespace(**problem)))
 
     def extents(
         self, texts: tuple[str, ...], config: Mapping[str, Any], problem: Mapping[str, int]
@@ -181,29 +183,6 @@ def _whole_clusters(blocks: str, cluster: str) -> str:
     if blocks.isdigit() and size.isdigit():
         return str(ceil_div(int(blocks), int(size)) * int(size))
     return f"ceil_div({blocks}, {cluster}) * {size}"
-
-
-def ceil_div(a: int, b: int) -> int:
-    """Return a / b, rounded up."""
-    return -(-a // b)
-
-
-_KNOWN: Mapping[str, Any] = {"__builtins__": {}, "ceil_div": ceil_div, "min": min, "max": max, "int": int}
-_MAY_STAND = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name, ast.Attribute,
-    ast.Constant, ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Tuple,
-)  # fmt: skip
-
-
-def _compiled(text: str) -> CodeType:
-    """Compile an expression that contains only arithmetic over `c.NAME` and `p.NAME`."""
-    tree = ast.parse(text.strip(), mode="eval")
-    for node in ast.walk(tree):
-        hidden = isinstance(node, ast.Attribute) and node.attr.startswith("__")
-        called = isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _KNOWN)
-        if not isinstance(node, _MAY_STAND) or hidden or called:
-            raise ValueError(f"{text!r} is not an arithmetic expression")
-    return compile(tree, "<draft>", "eval")
 
 
 def split_tuple(text: str) -> tuple[str, ...]:

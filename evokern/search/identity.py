@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from evokern.declaration.as_data.declared import declaration_changes
 from evokern.declaration.feasibility import Violation, check
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
@@ -249,6 +250,10 @@ def reconcile_record(
         rules = f"sampler {record.sampler} was version {record.sampler_version}"
         changes.append(f"{rules} (evokern {record.evokern_version}), is version {kept.sampler_version}")
     if now.kernel_digest != record.kernel_digest:
+        called = declaration_changes(old_sources, target.sources())
+        if called:
+            what = "; ".join(called)
+            raise StudyError(f"study {name} was started with another call: {what}; {restart_advice()}")
         changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.allow_changes:
         what = "; ".join(changes)

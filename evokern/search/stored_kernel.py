@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from evokern.compile.accepted_options import split_options
+from evokern.declaration.as_data.declared import check_functions, content_of, data_of
 from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import (
@@ -20,6 +22,7 @@ from evokern.declaration.kernel_files import (
     write_kernel_files,
 )
 from evokern.errors import CodeChangedError, KernelError
+from evokern.ownership import who_else_can_modify
 from evokern.store import Reader, StudyRecord
 from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
 from evokern.study.trust import distrust_reason
@@ -51,6 +54,13 @@ def _stored_kernel(
     reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool, otherwise: str
 ) -> Kernel:
     files = reader.source(digest)
+    if data_of(files) is not None:
+        if not trust and (why := who_else_can_modify(reader.path)):
+            raise KernelError(f"the code of that trial is in {reader.path}, {why}; inspect it, then pass --trust")
+        kernel = load_kernel(scratch, content_of(files, scratch))
+        if rejected := split_options(kernel.options)[1]:
+            raise KernelError(f"the stored compiler options {', '.join(rejected)} are not for NVRTC; search again")
+        return kernel
     outside, instead = stored_outside(files), ""
     try:
         folder = named_folder(record)
@@ -104,6 +114,10 @@ def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust:
     Raises:
         KernelError: as in `stored_kernel`, or the folder's code is not trusted.
     """
+    if data_of(reader.source(record.kernel_digest)) is not None:
+        kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=trust)
+        check_functions(kernel)
+        return kernel
     tried = any(reader.outcomes(record).values())  # without trials there is nothing to contradict
     if allow_changes or not tried:
         try:

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from evokern.declaration.as_data.declared import declared_kernel, is_declared
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.kernel import Kernel, Problem, explained
 from evokern.declaration.kernel_files import CODE, KernelContent
@@ -110,6 +111,8 @@ def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: boo
         KernelError: the file is missing, is a link to a file outside its folder, raises an exception, or has no
             module-level `kernel`.
     """
+    if content is not None and is_declared(content):
+        return declared_kernel(folder, content)
     path = folder / "kernel.py"
     if not is_utf8(path):
         raise KernelError(f"the path {folder} is not UTF-8, so it cannot be stored; rename the folder")

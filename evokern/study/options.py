@@ -51,9 +51,9 @@ def option(help: str, default: Any = None, **more: Any) -> Any:
     return field(default=default, metadata={"option": Option(help, **more)})
 
 
-def required(help: str) -> Any:
-    """Return a field without a default, which callers may pass by position."""
-    return field(kw_only=False, metadata={"option": Option(help)})
+def required(help: str, *, named: bool = False) -> Any:
+    """Return a field without a default; callers may pass it by position, unless it is `named`."""
+    return field(kw_only=named, metadata={"option": Option(help)})
 
 
 def described(record: type, name: str) -> Option:

@@ -27,6 +27,7 @@ from evokern.declaration.kernel import Kernel, Tolerance
 from evokern.doctor import host_compiler
 from evokern.export.banner import Provenance, build_commands
 from evokern.export.formula import Formula, cpp, evaluate, simplified
+from evokern.export.golden import golden_of
 from evokern.export.sampled_check import sampled_fields
 from evokern.export.standalone import device_code, standalone
 from evokern.export.trace import trace
@@ -215,6 +216,38 @@ def program(scale: Kernel) -> Callable[..., str]:
         return standalone(scale, config, scale.problem("4096"), CHIPS["l4"], facts)
 
     return write
+
+
+@pytest.mark.thorough
+@needs_compiler
+def test_a_program_without_a_cpp_reference_checks_itself_with_a_file(scale: Kernel) -> None:
+    """At the study's shape the file decides; at others, and without a file, the program says that it has no check."""
+    kernel = replace(scale, workload=replace(scale.workload, cpp_reference=False))
+    config = kernel.space.with_changes(kernel.space.default(), {"LOADS": "scalar"})
+    problem = kernel.problem("1000")
+    golden, why = golden_of(kernel, config, problem, kernel.workload.tolerance, "best.cu")
+    assert golden is not None and not why and golden.file_name == "best.golden"
+    assert len(golden.data) == 24 + 1000 * 4 + 1000 * 16
+    text = standalone(kernel, config, problem, CHIPS["l4"], Provenance(), golden=golden)
+    program = _faulty(text)
+    missing = _fake_run(program, "1000")
+    assert missing.returncode == 2 and "cannot open best.golden" in missing.stderr
+    file = _built(program).parent / golden.file_name
+    file.write_bytes(golden.data)
+    done = _fake_run(program, "1000")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+    for fault in FAULTS:
+        done = _fake_run(program, "1000", fault=fault)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAIL"), fault
+    other = _fake_run(program, "2000")
+    assert (other.returncode, other.stdout.splitlines()[-1][:11]) == (0, "NOT CHECKED")
+    for damaged, message in ((golden.data[:-1], "too short"), (b"EVOKERN1" + bytes(16), "another program")):
+        file.write_bytes(damaged)
+        done = _fake_run(program, "1000")
+        assert done.returncode == 2 and message in done.stderr
+    alone = standalone(kernel, config, problem, CHIPS["l4"], Provenance(), unchecked="no reference was known")
+    done = _fake_run(alone, "1000")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "NOT CHECKED: no reference was known")
 
 
 @pytest.mark.thorough

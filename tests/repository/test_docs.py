@@ -83,6 +83,9 @@ COMMANDS: dict[str, Way] = {
     "evokern verify --fuzz 5m": Way("simulated", "verify --fuzz 1s"),
     "evokern report -o report.html": RECORDED,
     "evokern report --serve": HAND,
+    # docs/tune.md (tests/tune/test_tune_examples.py)
+    "evokern resume attention-s512 --reference mykernels.py:reference --trials 200": HAND,
+    "evokern verify attention-s512 --reference mykernels:reference": HAND,
     # docs/searching.md
     "evokern search attention-s512 --budget 10m --device sim:h100 --db simulated.db": Way(
         "simulated", "search attention-s512 --budget 10m --device sim:h100 --db simulated.db --trials 1 --no-verify"

@@ -49,6 +49,7 @@ IMPORT_ORDER = (
     "exploits",
     "export",
     "scaffold",
+    "tuning",
     "report",
     "results",
     "api",

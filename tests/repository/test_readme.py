@@ -12,14 +12,15 @@ from paths import DATA, ROOT
 import evokern
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SCREEN = 50
+SCREEN = 70
 """Lines of the first screen."""
 
 
 def test_the_first_screen_is_in_order() -> None:
-    """One sentence, a picture, four lines with their output, one line of proof, a table of six rows."""
+    """One sentence, a picture, a call, four lines with their output, one line of proof, a table of six rows."""
     first = "\n".join(README.splitlines()[:SCREEN])
-    places = [first.index(part) for part in ("finds the fastest", "![", "git clone", "```text", "2.19×", "| you bring")]
+    parts = ("finds the fastest", "![", "evokern.tune(", "git clone", "```text", "2.19×", "| you bring")
+    places = [first.index(part) for part in parts]
     assert places == sorted(places)
     assert first.partition("git clone")[2].partition("```")[0].count("\n") == 4
     table = [line for line in first.splitlines() if line.startswith("| ")]
@@ -45,7 +46,7 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     table = DATA / "table_small.json.gz"
     study = f'kernel = "recording"\nproblems = ["recorded"]\ndevice = "replay:{table}"\n'
     (tmp_path / "studies" / "attention-s512.toml").write_text(study)
-    (example,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    _, example = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     example = example.replace('budget="10m"', 'budget="10m", trials=12')
     try:
         import pandas  # noqa: F401

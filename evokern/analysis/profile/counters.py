@@ -14,6 +14,7 @@ from typing import Any
 from evokern.analysis.profile.bound import Bottleneck, bottleneck_from_counters, with_suggestions
 from evokern.analysis.profile.nsight import METRICS, ProfilerSettings, find_ncu, profile_command
 from evokern.analysis.profile.subject import ProfileSubject
+from evokern.declaration.as_data.declared import is_declared
 from evokern.declaration.kernel import Launch
 from evokern.device.gpu.jobs import ProfiledCall
 from evokern.device.gpu.lock import GpuLock
@@ -117,7 +118,10 @@ def profile_counted(
     try:
         with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
             job = Path(scratch) / "job.pickle"
-            call = ProfiledCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
+            content = subject.kernel.content if is_declared(subject.kernel.content) else None
+            call = ProfiledCall(
+                subject.kernel.folder, subject.problem, subject.config, built, gpu.index, content=content
+            )
             job.write_bytes(pickle.dumps(call))
             program = (sys.executable, "-P", "-m", "evokern.analysis.profile.profiled_call", str(job))
             found = profile_command(

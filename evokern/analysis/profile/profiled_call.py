@@ -50,7 +50,7 @@ def launch(job: ProfiledCall) -> None:
     torch.cuda.set_device(job.device_index)
     device = torch.device("cuda", job.device_index)
     torch.empty(1, device=device)
-    kernel = load_kernel(job.folder)
+    kernel = load_kernel(job.folder, job.content)
     build = job.built.build(job.problem)
     gate = Gate(kernel, job.problem, GateSettings(), device)
     bench = gate.bench(tensors_of(kernel, job.config, job.problem), ["normal"], runs=1)

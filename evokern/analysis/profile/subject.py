@@ -13,6 +13,7 @@ from evokern.analysis.stored import chip_of, chosen_trial, declared_config
 from evokern.compile.build import Target, build
 from evokern.compile.cache import default_cache
 from evokern.compile.records import Built
+from evokern.declaration.as_data.declared import check_functions
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
@@ -139,12 +140,14 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
     if request.changes:
         otherwise = "to profile the current code, use the kernel's folder instead of the study"
         kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust, otherwise=otherwise)
+        check_functions(kernel)
         config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
         found = chosen_trial(reader, record, request.trial)
         kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=request.trust)
         config, trial = declared_config(kernel, record, found.trial), found.trial
         title = f"trial {found.trial.number} of {record.name}"
+        check_functions(kernel)
         title += " (the champion)" if request.trial is None else f" ({found.trial.evaluation.reason})"
     device, remarks = request.device, [*kernel.space.without_effect(config, request.changes or {})]
     if device is None and not record.device.startswith("sim:"):

@@ -22,7 +22,14 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
-from evokern.declaration.small_problems import elements, keeps_limits, problem_with, small_problem, whole_tile_problem
+from evokern.declaration.small_problems import (
+    elements,
+    is_fixed,
+    keeps_limits,
+    problem_with,
+    small_problem,
+    whole_tile_problem,
+)
 from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -222,6 +229,8 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
     base = [problem for problem in base if keeps_limits(kernel, config, problem, chip)]
     if not base:
         base = [problem for one in like if (problem := whole_tile_problem(kernel, config, one, chip))]
+    if not base and is_fixed(kernel):
+        base = list(like)
     if not base:
         raise KernelError(
             f"kernel {kernel.name}: this candidate cannot run any small problem; add a suitable problem to "

@@ -16,6 +16,7 @@ from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import (
     MAX_PROBLEMS,
     elements,
+    is_fixed,
     keeps_limits,
     runnable,
     small_problem,
@@ -67,6 +68,8 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     problems = [p for p in dict.fromkeys(wanted) if keeps_limits(kernel, config, p, candidate.chip)]
     if not problems and (found := whole_tile_problem(kernel, config, candidate.problems[0], candidate.chip)):
         problems = [found]
+    if not problems and is_fixed(kernel):
+        problems = list(candidate.problems)
     if not problems:
         return Stage("sanitizer", "skipped", "the candidate cannot run any of the kernel's small problems")
     checker = Checker(kernel, config, candidate.study, candidate.chip)

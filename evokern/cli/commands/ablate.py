@@ -12,6 +12,7 @@ from evokern.cli._options import (
     DEFAULT_DB,
     DbOption,
     DeviceOption,
+    ReferenceOption,
     StoredStudyArgument,
     StoredTrustOption,
     TrialOption,
@@ -43,6 +44,7 @@ def ablate(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables to FILE as Markdown.")
     ] = None,
     device: DeviceOption = None,
+    reference: ReferenceOption = None,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
@@ -58,7 +60,10 @@ def ablate(
     from evokern.analysis.genes.ablate import ablate as take_apart
     from evokern.analysis.genes.ablate import markdown as as_markdown
     from evokern.store import add_proof, open_readonly
+    from evokern.tuning.reference import register_reference
 
+    if reference:
+        register_reference(reference)
     with open_readonly(db) as reader, trial_under_test(reader, study, trial, elites=1, trust=trust) as chosen:
         record = chosen.record
         opened = device_for(record, device)

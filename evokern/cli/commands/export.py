@@ -14,6 +14,7 @@ from evokern.cli._options import (
     DEFAULT_DB,
     PROBLEM_FORMS,
     DbOption,
+    ReferenceOption,
     SetOption,
     StoredStudyArgument,
     StoredTrustOption,
@@ -82,6 +83,7 @@ def export(
             "--force", help="Export a trial even if its verification failed, or its program fails on the GPU."
         ),
     ] = False,
+    reference: ReferenceOption = None,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
@@ -100,6 +102,7 @@ def export(
     from evokern.export import export_trial
     from evokern.export.banner import build_commands
     from evokern.store import open_readonly
+    from evokern.tuning.reference import register_reference
 
     if format_ is Format.T4:
         if trial is not None or problem not in (None, "0"):
@@ -118,16 +121,21 @@ def export(
         return
     file = file or Path("best.cu")
     name = "best.cu" if str(file) == "-" else file.name
+    if reference:
+        register_reference(reference)
     with open_readonly(db) as reader:
         record = reader.study(study)
         place = 0 if problem is None else record.problem_index(problem)
         made = export_trial(
-            reader, study, trial, problem=place, file_name=name, trust=trust, force=force, report=output.note
-        )
+            reader, study, trial, problem=place, file_name=name, trust=trust, force=force, alone=str(file) == "-",
+            report=output.note,
+        )  # fmt: skip
     if str(file) == "-":
         output.note(made.checks.in_words())
         output.write(made.text)
         return
+    if made.golden is not None:
+        save(file.with_name(made.golden.file_name), made.golden.data, "-o")
     save(file, made.text, "-o")
     if output.json:
         facts = {"trial": made.trial, "problem": made.problem, "time_us": made.time_us, "is_mean": made.is_mean}

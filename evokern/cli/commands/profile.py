@@ -14,6 +14,7 @@ from evokern.cli._options import (
     DEFAULT_DB,
     PROBLEM_FORMS,
     DbOption,
+    ReferenceOption,
     SetOption,
     TrialOption,
     completions,
@@ -100,6 +101,7 @@ def profile(
             "--html", metavar="FILE", help="Write an HTML page with the source and the cost of each line to FILE."
         ),
     ] = None,
+    reference: ReferenceOption = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -121,7 +123,10 @@ def profile(
     from evokern.analysis.profile.counters import profile_counted, why_no_profiler
     from evokern.analysis.profile.simulated import profile_simulated
     from evokern.analysis.profile.subject import ProfileRequest, subject_of
+    from evokern.tuning.reference import register_reference
 
+    if reference:
+        register_reference(reference)
     request = ProfileRequest(study, db, trial, parse_assignments(set_), problem, device, trust)
     with subject_of(request) as subject:
         notes = list(subject.remarks)

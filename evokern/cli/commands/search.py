@@ -9,6 +9,7 @@ from evokern.cli._options import (
     DEFAULT_DB,
     DEFAULT_STUDY,
     DbOption,
+    ReferenceOption,
     StoredStudyArgument,
     StudyArgument,
     requested,
@@ -73,14 +74,24 @@ def search(output: Output, study: StudyArgument = None, *, db: DbOption = DEFAUL
     """,
     options=ResumeRequest,
 )
-def resume(output: Output, study: StoredStudyArgument = None, *, db: DbOption = DEFAULT_DB, **options: Any) -> int:
+def resume(
+    output: Output,
+    study: StoredStudyArgument = None,
+    *,
+    reference: ReferenceOption = None,
+    db: DbOption = DEFAULT_DB,
+    **options: Any,
+) -> int:
     """Resume a study that is stored in the database.
 
     Unlike `search`, this command needs no study file and never starts a new study.
     """
     from evokern.api import FACTORIES
     from evokern.search import resume_study
+    from evokern.tuning.reference import register_reference
 
+    if reference:
+        register_reference(reference)
     with Watcher(output) as watch:
         request = requested(options)
         result = resume_study(study, request, db=db, on_progress=watch, factories=FACTORIES)

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredStudyArgument, StoredTrustOption, TrialOption
+from evokern.cli._options import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    ReferenceOption,
+    StoredStudyArgument,
+    StoredTrustOption,
+    TrialOption,
+)
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
@@ -55,6 +63,7 @@ def verify(
         ),
     ] = 0.01,
     device: DeviceOption = None,
+    reference: ReferenceOption = None,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
@@ -68,9 +77,12 @@ def verify(
     from evokern.measurement.playoff import Rules
     from evokern.store import add_proof, open_readonly, undecided
     from evokern.study.duration import parse_duration
+    from evokern.tuning.reference import register_reference
 
     if not 0 < level < 1:
         raise UsageError(f"--level {level} is not a probability; use a number between 0 and 1")
+    if reference:
+        register_reference(reference)
     seconds = 0.0 if fuzz.strip() == "0" else parse_duration(fuzz)
     with open_readonly(db) as reader, trial_under_test(reader, study, trial, elites=elites, trust=trust) as chosen:
         opened = device_for(chosen.record, device)

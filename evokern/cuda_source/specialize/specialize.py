@@ -99,6 +99,10 @@ def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> st
     return apply(text, marking_edits(unit, ()))
 
 
+_UNROLL = re.compile(r"^([ \t]*#[ \t]*pragma[ \t]+unroll\b)([^\n]*)", re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
 def _until_settled(text: str, change: Callable[[str], str]) -> str:
     for _ in range(_PASSES):
         changed = change(text)
@@ -123,6 +127,8 @@ def _with_definitions(text: str, chosen: Mapping[str, str], wanted: Set[str]) ->
         chosen: values of the macros by name; a name may include parameters, as in ``-DF(x)=x``.
         wanted: words in the names of the kernels.
     """
+    # nvcc expands no macro in this pragma.
+    text = _UNROLL.sub(lambda one: one[1] + _WORD.sub(lambda word: chosen.get(word[0], word[0]), one[2]), text)
     stream = TokenStream(text)
     named = _undefined_words(stream) | wanted
     bodies: dict[str, str] = {}

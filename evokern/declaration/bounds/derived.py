@@ -100,17 +100,22 @@ class PropagatedBound(ErrorBound):
         return float(min(1.0, (EXACT_SUM / EXACT_TERM**degree / terms) ** (1 / degree)))
 
 
-def with_derived_bounds(kernel: Kernel) -> Kernel:
+def with_derived_bounds(kernel: Kernel, *, tried: bool = True) -> Kernel:
     """Return the kernel with a bound for each output that has neither a bound nor a tolerance.
 
     Integer outputs must be exact.
 
+    Args:
+        kernel: the kernel.
+        tried: whether to run the reference on its first small problem, to find unknown operations early.
+
     Raises:
         KernelError: an output has neither, and its reference uses an operation without a known bound.
     """
-    if not kernel.workload.small_problems:
+    small = kernel.workload.small_problems
+    if not small and any(field.default is None for field in kernel.fields):
         return kernel  # the outputs are unknown; the gate names those without a limit
-    config, problem = kernel.space.default(), kernel.problem(kernel.workload.small_problems[0])
+    config, problem = kernel.space.default(), kernel.problem(small[0] if small else {})
     try:
         tensors = kernel.workload.tensors(problem, config)
     except KERNEL_CODE_EXCEPTIONS as error_:
@@ -124,7 +129,7 @@ def with_derived_bounds(kernel: Kernel) -> Kernel:
             tolerance[name] = Tolerance(0.0, 0.0)
             continue
         try:
-            error[name] = derived_bound(kernel, config, problem, name)
+            error[name] = derived_bound(kernel, config, problem, name, tried=tried)
         except KernelError as reason:
             raise KernelError(
                 f"kernel {kernel.name}: output {name!r} has neither a bound nor a tolerance, and {reason}; "
@@ -134,14 +139,15 @@ def with_derived_bounds(kernel: Kernel) -> Kernel:
     return replace(kernel, workload=replace(kernel.workload, error=error, tolerance=given))
 
 
-def derived_bound(kernel: Kernel, config: Config, problem: Problem, output: str) -> ErrorBound:
+def derived_bound(kernel: Kernel, config: Config, problem: Problem, output: str, *, tried: bool = True) -> ErrorBound:
     """Return the bound of an output of a reference.
 
     Raises:
         UnknownOperationError: the reference uses an operation without a known bound.
     """
     bound = _propagated(kernel, config, output)
-    _try(kernel, bound, config, problem, output)
+    if tried:
+        _try(kernel, bound, config, problem, output)
     operations = operations_of(kernel, config, problem)
     found = _ready_made(kernel, config, problem, operations[0]) if operations and len(operations) == 1 else None
     return found or bound

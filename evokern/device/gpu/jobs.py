@@ -8,6 +8,7 @@ from pathlib import Path
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
+from evokern.declaration.kernel_files import KernelContent
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings, TimingSettings
 
@@ -96,6 +97,8 @@ class ProfiledCall:
     """The driver's index of the GPU."""
     limit_s: float = 120.0
     """Seconds after which a call counts as hung; the profiler replays every launch about a dozen times."""
+    content: KernelContent | None = None
+    """Content of a kernel that is declared as data; None to read the folder."""
 
 
 @dataclass(frozen=True)

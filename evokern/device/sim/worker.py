@@ -24,7 +24,7 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
-from evokern.declaration.small_problems import gate_problems
+from evokern.declaration.small_problems import gate_problems, is_fixed
 from evokern.device.sim.failure import compared_with_default, is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS, FullSizeResult, OwnProblemRuns
@@ -61,6 +61,7 @@ class SimWorker:
             limit_memory(COPIES * MEMORY_LIMIT + FOREIGN_MEMORY)
         self._settings = settings
         self._kernel, chip = judged_in(settings.context.kernel(), settings.gate.precision), settings.context.profile
+        self._fixed = is_fixed(self._kernel)
         self._gates: dict[Problem, Gate] = {}
         self._last: tuple[Rendered, SimulatedProgram] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
@@ -101,7 +102,7 @@ class SimWorker:
     def _prove(self) -> None:
         kernel, config = self._kernel, self._settings.default
         problems = self._gate_problems(config)
-        if not problems:
+        if not problems and not self._fixed:
             raise KernelError(
                 f"kernel {kernel.name}: its default candidate can run none of the small problems "
                 f"({', '.join(kernel.workload.small_problems) or 'none is declared'}), but the simulated gate "
@@ -121,7 +122,7 @@ class SimWorker:
     def _evaluate(self, job: Simulate) -> Evaluation:
         """Evaluate a candidate; the prediction comes first, so that much slower candidates skip the gate."""
         problems = self._gate_problems(job.config)
-        if not problems:
+        if not problems and not self._fixed:
             evidence = {"constraint": "small_problem", "needed": 1, "available": 0, "unit": "problems"}
             reason = "none of the kernel's small problems fits this candidate, so the simulated device cannot check it"
             return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
@@ -189,7 +190,12 @@ class SimWorker:
         seen: dict[tuple[InputSet, str], torch.Tensor] = {}
         begin_candidate(self._settings.secret, config)
         for declared in problems:
-            problem, verdict = self._affordable(config, declared)
+            try:
+                problem, verdict = self._affordable(config, declared)
+            except RunFailed as failed:
+                if not (self._fixed and is_too_large(failed)):
+                    raise
+                continue  # only blocks of the full-size problem are checked
             reports[problem.key] = dict(verdict.report)
             if not verdict.passed:
                 return verdict.evidence, reports

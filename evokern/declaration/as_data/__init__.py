@@ -1,0 +1,1 @@
+"""Kernels that are declared as data instead of Python code."""

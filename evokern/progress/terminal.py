@@ -1,0 +1,57 @@
+"""Bar of a running search in a terminal, for searches that a Python program starts."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from evokern.progress.rows import best_text
+
+if TYPE_CHECKING:
+    from evokern.search import Progress
+
+
+def terminal_bar() -> TerminalBar | None:
+    """Return a bar if stderr is a terminal, else None."""
+    return TerminalBar() if sys.stderr.isatty() else None
+
+
+class TerminalBar:
+    """Bar in a terminal; it is called with each `Progress`."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one event."""
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        if self._bar is None:
+            columns = (TextColumn("{task.fields[study]}", markup=False), BarColumn(20), TimeElapsedColumn(),
+                       TextColumn("{task.description}", markup=False))  # fmt: skip
+            self._bar = Bar(*columns, console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None, study=progress.study)
+        share = share_of(progress)
+        text = progress.step.text if progress.event == "opening" and progress.step else _text(progress)
+        self._bar.update(self._task, total=None if share is None else 1.0, completed=share or 0.0, description=text)
+        if progress.event == "end":
+            self._bar.stop()
+            self._bar = None
+
+
+def share_of(progress: Progress) -> float | None:
+    """Return the finished share of a search, by its trials or its budget; None if it has no limit."""
+    shares = []
+    if progress.trials_limit:
+        shares.append(progress.evaluated / progress.trials_limit)
+    if progress.budget_s:
+        shares.append(progress.elapsed_s / progress.budget_s)
+    return min(1.0, max(shares)) if shares else None
+
+
+def _text(progress: Progress) -> str:
+    return f"{progress.evaluated} trials, best {best_text(progress)}" if progress.best else f"{progress.trials} trials"

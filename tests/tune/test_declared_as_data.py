@@ -1,0 +1,248 @@
+"""A kernel declared by a call: what is stored, what changes are named, and what the reference gets."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import evokern
+from evokern.declaration.as_data import declared
+from evokern.declaration.as_data.declared import DECLARATION, content_of, declaration_changes, declared_kernel
+from evokern.declaration.kernel import Kernel
+from evokern.gate.data import draw
+from evokern.progress.terminal import TerminalBar, share_of
+from evokern.search import Progress
+from evokern.search.stored_kernel import stored_kernel
+from evokern.tuning.call import tuned_kernel
+from evokern.tuning.options import TuneOptions
+from evokern.tuning.reference import digest_of, import_path
+
+SOURCE = """
+__global__ void add(const float* x, const int* index, float* y, float factor, int n) {
+  int i = blockIdx.x * BLOCK + threadIdx.x;
+  if (i < n) y[i] += factor * x[index[i]];
+}
+"""
+
+
+def reference(x: Any, index: Any, y: Any, factor: float, n: int) -> Any:
+    assert index.dtype in (torch.int32, np.int32) and n == 64
+    return y + factor * x[index.long() if isinstance(index, torch.Tensor) else index]
+
+
+def made(stored: Any = None, **changes: Any) -> Kernel:
+    """Return the kernel of a call."""
+    generator = torch.Generator().manual_seed(changes.pop("seed", 0))
+    x = torch.rand(64, generator=generator) + 1
+    index = torch.randint(0, 64, (64,), generator=generator, dtype=torch.int32)
+    arguments: dict[str, Any] = {
+        "source": SOURCE, "entry": "add", "args": [x, index, evokern.inout(torch.zeros(64)), 0.5, 64],
+        "params": {"BLOCK": [32, 64]}, "grid": lambda p: 64 // p.BLOCK, "block": lambda p: p.BLOCK,
+        "reference": reference, "tolerance": 1e-5,
+    }  # fmt: skip
+    return tuned_kernel(TuneOptions(**{**arguments, **changes}), stored).kernel
+
+
+def texts(kernel: Kernel) -> dict[str, str]:
+    assert kernel.content is not None
+    return kernel.content.stored(kernel.folder)
+
+
+def test_values_stay_in_the_range_of_the_example() -> None:
+    """Floating-point inputs are drawn within the range, integers keep their values, and zeros stay zeros."""
+    kernel = made()
+    tensors = kernel.workload.tensors(kernel.problem({}), kernel.space.default())
+    low, high = tensors["x"].span or (0, 0)
+    assert 1 <= low < high <= 2
+    generator = torch.Generator().manual_seed(1)
+    for kind in ("normal", "large", "equal_rows", "denormal", "edges"):
+        values = {name: torch.empty(64, dtype=torch.int32 if name == "index" else torch.float32) for name in tensors}
+        for name, tensor in tensors.items():
+            draw(tensor, kind, values[name], generator)  # type: ignore[arg-type]
+        assert float(values["x"].min()) >= low and float(values["x"].max()) <= high
+        assert bool((values["y"] == 0).all())
+        assert torch.equal(values["index"], made().workload.tensors(kernel.problem({}), None)["index"].draw(generator))  # type: ignore[arg-type,misc]
+
+
+def test_the_reference_gets_inputs_and_numbers_in_order() -> None:
+    """Inputs are float64, integers keep their dtype, and an output that is read is an input too."""
+    kernel = made()
+    x, y = torch.rand(64, dtype=torch.float64), torch.rand(64, dtype=torch.float64)
+    index = torch.arange(64, dtype=torch.float64)
+    found = kernel.workload.reference(kernel.problem({}), {"x": x, "index": index, "y": y})
+    assert list(found) == ["y"] and torch.equal(found["y"], y + 0.5 * x)
+
+
+def test_numpy_functions_get_numpy_arrays() -> None:
+    """The reference gets arrays of the library of the examples."""
+    seen: list[type] = []
+
+    def double(x: Any) -> Any:
+        seen.append(type(x))
+        return 2 * x
+
+    x = np.random.default_rng(0).random(8, np.float32)
+    source = SOURCE.replace("const int* index, ", "").replace("x[index[i]]", "x[i]").replace("+=", "=")
+    kernel = made(source=source, args=[x, evokern.out_like(x), 2.0, 8], reference=double)
+    values = torch.rand(8, dtype=torch.float64)
+    assert torch.equal(kernel.workload.reference(kernel.problem({}), {"x": values})["y"], 2 * values)
+    assert seen[-1] is np.ndarray
+
+
+def test_the_database_suffices_to_load_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Geometry, buffers and genes come from the stored texts; only the reference is missing."""
+    kernel = made()
+    stored = texts(kernel)
+    monkeypatch.setattr(declared, "_registered", {})  # as in another process
+    loaded = declared_kernel(tmp_path, content_of(stored, tmp_path))
+    problem, config = loaded.problem({}), loaded.space.default()
+    assert loaded.genes == kernel.genes and loaded.launches(config, problem) == kernel.launches(config, problem)
+    with pytest.raises(evokern.UsageError, match=r"pass --reference .*test_declared_as_data:reference"):
+        loaded.workload.reference(problem, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": SOURCE.replace("+=", "+= 1.f *")}, "the source changed (add.cu)"),
+        ({"args": [torch.rand(32) + 1, torch.zeros(32, dtype=torch.int32), evokern.inout(torch.zeros(32)), 0.5, 64]},
+         "args[0] was x f32[64], is x f32[32]"),
+        ({"reference": lambda x, index, y: y + x[index.long()] / 2}, "reference reference changed"),
+        ({"grid": lambda q: (64 // q.BLOCK, 1)}, ""),
+        ({"grid": lambda p: 128 // p.BLOCK}, "grid changed"),
+        ({"tolerance": 1e-3}, "tolerance changed"),
+        ({"draw": {"x": (0, 1)}}, "args[0] (x) are drawn otherwise"),
+    ],
+)  # fmt: skip
+def test_a_change_is_named(changes: dict[str, Any], message: str) -> None:
+    """Another source, argument list, reference or geometry is named; one that means the same is none."""
+    before = texts(made())
+    found = declaration_changes(before, texts(made(before, **changes)))
+    assert message in "; ".join(found) if message else before == texts(made(before, **changes))
+
+
+def test_unseeded_examples_are_no_change() -> None:
+    """A study keeps the ranges and values of its first call."""
+    before = texts(made(seed=0))
+    assert texts(made(before, seed=1)) == before
+    assert texts(made(seed=1)) != before
+
+
+@pytest.mark.parametrize("text", ["__import__('os')", "c.__class__", "(lambda: 1)()", "[1 for _ in 'a']", "open('f')"])
+def test_a_stored_declaration_runs_no_code(text: str, tmp_path: Path) -> None:
+    """Expressions of a database are arithmetic only."""
+    stored = texts(made())
+    data = json.loads(stored[DECLARATION])
+    data["grid"] = {"cases": [{"when": [], "value": [text, "1", "1"]}]}
+    loaded = declared_kernel(tmp_path, content_of({**stored, DECLARATION: json.dumps(data)}, tmp_path))
+    with pytest.raises(ValueError, match="is not an arithmetic expression"):
+        loaded.launches(loaded.space.default(), loaded.problem({}))
+
+
+def test_a_database_that_others_can_write_needs_trust(tmp_path: Path) -> None:
+    """The stored source runs on the GPU, so it must be the user's own."""
+    stored, db = texts(made()), tmp_path / "runs.db"
+    db.touch(mode=0o600)
+    reader: Any = SimpleNamespace(path=db, source=lambda digest: stored)
+    record: Any = SimpleNamespace(settings={})
+    assert stored_kernel(reader, record, "", tmp_path, trust=False).name == "add"
+    db.chmod(0o666)
+    with pytest.raises(evokern.UsageError, match="pass --trust"):
+        stored_kernel(reader, record, "", tmp_path, trust=False)
+    assert stored_kernel(reader, record, "", tmp_path, trust=True).name == "add"
+
+
+def test_a_damaged_declaration_is_named(tmp_path: Path) -> None:
+    """A declaration of another version, or with a missing part, is one sentence."""
+    stored = texts(made())
+    data = json.loads(stored[DECLARATION])
+    for key in ("params", "arguments", "includes", "functions"):
+        damaged = {name: value for name, value in data.items() if name != key}
+        with pytest.raises(evokern.UsageError, match="damaged"):
+            declared_kernel(tmp_path, content_of({**stored, DECLARATION: json.dumps(damaged)}, tmp_path))
+
+
+def test_comments_do_not_change_a_reference() -> None:
+    """The digest is of the code and of what it uses."""
+    factor = 2
+
+    def first(x: Any) -> Any:
+        """Return twice x."""
+        return factor * x
+
+    before = digest_of(first)
+    factor = 3
+    assert digest_of(first) != before
+    assert import_path(first) == "" and import_path(reference).endswith("test_declared_as_data:reference")
+
+
+def test_the_digest_covers_what_a_reference_uses() -> None:
+    """Bound arguments, methods, arrays and helpers count."""
+
+    class Scale:
+        def __init__(self, factor: float) -> None:
+            self.factor = torch.tensor([factor])
+
+        def __call__(self, x: Any) -> Any:
+            return self.factor * x
+
+    def helped(helper: Any) -> Any:
+        return lambda x: helper(x)
+
+    pairs = [
+        (functools.partial(reference, factor=1), functools.partial(reference, factor=2)),
+        (Scale(1.0), Scale(2.0)),
+        (Scale(1.0).__call__, Scale(2.0).__call__),
+        (helped(lambda x: x), helped(lambda x: 2 * x)),
+        (torch.exp, torch.sin),
+        (np.exp, np.sin),
+    ]
+    for one, other in pairs:
+        assert digest_of(one) == digest_of(one) != digest_of(other)
+
+
+def test_a_reference_may_change_its_arguments() -> None:
+    """The gate's inputs stay as they are."""
+
+    def in_place(x: Any, index: Any, y: Any) -> Any:
+        y += x
+        return y
+
+    kernel = made(reference=in_place)
+    inputs = {name: torch.ones(64, dtype=torch.float64) for name in ("x", "index", "y")}
+    assert bool((kernel.workload.reference(kernel.problem({}), inputs)["y"] == 2).all())
+    assert bool((inputs["y"] == 1).all())
+
+
+def test_a_draw_function_needs_no_device() -> None:
+    """It gets a generator of the CPU, and may return an array of any library."""
+    kernel = made(draw={"x": lambda generator: np.full(64, 3, np.float32)})
+    tensor = kernel.workload.tensors(kernel.problem({}), kernel.space.default())["x"]
+    out = torch.empty(64)
+    draw(tensor, "normal", out, torch.Generator())
+    assert bool((out == 3).all())
+
+
+def test_a_bar_shows_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bar names the study and ends with it."""
+    bar = TerminalBar()
+    for event in ("opening", "start", "trial", "end"):
+        bar(Progress(event, "mine", "sim:l4", trials=3, evaluated=3, trials_limit=6))  # type: ignore[arg-type]
+    assert share_of(Progress("trial", "mine", "sim:l4", evaluated=3, trials_limit=6)) == 0.5
+    assert "mine" in capsys.readouterr().err
+
+
+def test_importing_evokern_is_cheap() -> None:
+    """`import evokern` imports neither torch nor the reader of CUDA files."""
+    text = "import sys, evokern; print({'torch', 'optuna', 'cloudpickle', 'evokern.tuning.call'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
