@@ -221,15 +221,7 @@ class OwnProblemRuns:
                 clusters = np.unique(of_block[list(blocks)]).tolist()
                 found[name] = coverage.extrapolated(grid, clusters, of_block[by], elements, tensor.elements)
         judged = has_reference(self.kernel, call.problem, call.tensors)
-
-        def block_of(name: str, element: int) -> str:
-            tensor = call.tensors[name]
-            by, elements = record.elements(stage.buffers[name], tensor.bytes // tensor.elements)
-            x, y, z = np.unravel_index(by[elements == element][-1], launch.grid, order="F")
-            return f" of block {x}" if launch.grid[1:] == (1, 1) else f" of block ({x}, {y}, {z})"
-
-        marks = stage.written(record)
-        message = stage.fault(self.kernel, self._tolerance, marks, block_of=block_of) if judged else None
+        message = stage.fault_by_block(self.kernel, self._tolerance, record, launch) if judged else None
         against = _wrong(message, call.problem) if message else None
         return FullSizeResult(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 

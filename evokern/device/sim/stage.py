@@ -178,6 +178,18 @@ class ProblemBuffers:
                 )
         return None if written_at_all else f"{who} wrote no element of any output"
 
+    def fault_by_block(
+        self, kernel: Kernel, tolerances: Mapping[str, Tolerance], record: WriteRecord, launch: Launch
+    ) -> str | None:
+        """Return the same as `fault`, with the block of the first wrong element, from a record by block."""
+
+        def block_of(name: str, element: int) -> str:
+            by, elements = record.elements(self.buffers[name], self.tensors[name].bytes // self.tensors[name].elements)
+            x, y, z = np.unravel_index(by[elements == element][-1], launch.grid, order="F")
+            return f" of block {x}" if launch.grid[1:] == (1, 1) else f" of block ({x}, {y}, {z})"
+
+        return self.fault(kernel, tolerances, self.written(record), block_of=block_of)
+
 
 def judges_blocks(
     kernel: Kernel,
