@@ -15,7 +15,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cli.commands.search import print_result
 from evokern.errors import RefutedError
 from evokern.export import export_trial
-from evokern.search.results import SearchResult
+from evokern.search.results import SessionResult
 from evokern.store import open_readonly
 from evokern.store._proofs import add_proof
 
@@ -70,7 +70,7 @@ def test_a_search_whose_next_trial_is_unverified_exits_1(db: Path, capsys: pytes
     def printed() -> tuple[int, str]:
         with open_readonly(db) as reader:
             study = reader.study()
-            found = SearchResult(study.name, db, "trials", reader.best(study), reader.summary(study))
+            found = SessionResult(db, study, "trials", reader.best(study), reader.summary(study))
         code = print_result(Output(), found)
         return code, capsys.readouterr().out.splitlines()[-1]
 

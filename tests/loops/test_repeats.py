@@ -95,6 +95,28 @@ def test_a_loop_of_a_capped_grid_repeats_with_fewer_blocks(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
+    ("grid", "small"),
+    [
+        ("min(p.ROWS, 1024)", ("1,40", "2,64")),  # too few blocks at the small problems
+        ("(1, min(p.ROWS, 1024))", ("5,40", "4,64")),
+        ("(2, 1, min(p.ROWS, 1024))", ("5,40", "4,64")),
+    ],
+)
+def test_the_capped_axis_of_a_grid_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: str, small: tuple[str, str]
+) -> None:
+    """The other axes keep their blocks, and larger problems have enough blocks."""
+    monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)
+    axis = "x" if grid.startswith("min") else "y" if grid.startswith("(1") else "z"
+    source = ROWS.replace("blockIdx.x", f"blockIdx.{axis}").replace("gridDim.x", f"gridDim.{axis}")
+    source = source.replace("c = threadIdx.x;", "c = threadIdx.x + blockIdx.x * THREADS;") if axis == "z" else source
+    source = source.replace("c += THREADS", "c += THREADS * gridDim.x") if axis == "z" else source
+    found = sanitized(tmp_path, replace(WALK, source=source, grid=grid, small=small), faulty=False)
+    assert (found.state, found.facts["open_loops"]) == ("passed", []), found.detail
+    assert len(found.facts["fewer_blocks"]) == 1
+
+
+@pytest.mark.parametrize(
     ("source", "faulty"),
     [
         (ROWS, True),  # a race between two rounds

@@ -12,7 +12,7 @@ rounds everywhere, and what ends a loop over data no problem can decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any, Literal
@@ -40,7 +40,9 @@ MOST_GROWN = 1 << 25
 MOST_NEAR = 8
 """Maximum number of problems on which branches are tried that go one way at the small problems."""
 MOST_FEWER = 4
-"""Maximum number of problems that run with fewer blocks."""
+"""Maximum number of the given problems that run with fewer blocks."""
+TIMES_LARGER = 16
+"""Factor of a field of a further problem that runs with fewer blocks."""
 FEWER = (2, 1)
 """Blocks (or clusters) along one axis of a run with fewer blocks."""
 MOST_STEPS = 48
@@ -166,10 +168,20 @@ class RepeatSearch:
                         return
         kept = self._found.paths.loops[loop.place]
         if "too large" in results:
-            if not any(self._repeats_with_fewer(loop, base) for base in bases[:MOST_FEWER]):
+            if not any(self._repeats_with_fewer(loop, problem) for problem in self._of_several_blocks(bases)):
                 self._found.open.append(kept)
         elif "exhausted" in results:
             self._found.single.append(kept)
+
+    def _of_several_blocks(self, bases: Sequence[Problem]) -> Iterator[Problem]:
+        """Yield small problems, and larger ones in case that the small ones have too few blocks."""
+        yield from bases[:MOST_FEWER]
+        for entry in self._kernel.fields:
+            if not entry.choices:
+                changes = {entry.name: TIMES_LARGER * int(bases[0][entry.name])}
+                larger = runnable(self._kernel, self._config, bases[0], changes, self._chip)
+                if larger is not None:
+                    yield larger
 
     def _repeats_with_fewer(self, loop: LoopRounds, problem: Problem) -> bool:
         """Run a candidate with fewer blocks than it declares; return whether the loop repeats and all is right."""

@@ -134,7 +134,7 @@ def _unverified_after_refuted(result: SessionResult) -> bool:
     if result.summary["best"] is None or result.summary["verified"] is True:
         return False
     with open_readonly(result.db) as reader:
-        return bool(reader.refuted(reader.study(result.study)))
+        return bool(reader.refuted(result.record))
 
 
 def _stop(result: SessionResult) -> str:

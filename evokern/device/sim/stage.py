@@ -179,7 +179,12 @@ class ProblemBuffers:
         return None if written_at_all else f"{who} wrote no element of any output"
 
     def fault_by_block(
-        self, kernel: Kernel, tolerances: Mapping[str, Tolerance], record: WriteRecord, launch: Launch
+        self,
+        kernel: Kernel,
+        tolerances: Mapping[str, Tolerance],
+        record: WriteRecord,
+        launch: Launch,
+        who: str = "sampled blocks",
     ) -> str | None:
         """Return the same as `fault`, with the block of the first wrong element, from a record by block."""
 
@@ -188,7 +193,7 @@ class ProblemBuffers:
             x, y, z = np.unravel_index(by[elements == element][-1], launch.grid, order="F")
             return f" of block {x}" if launch.grid[1:] == (1, 1) else f" of block ({x}, {y}, {z})"
 
-        return self.fault(kernel, tolerances, self.written(record), block_of=block_of)
+        return self.fault(kernel, tolerances, self.written(record), who, block_of=block_of)
 
 
 def judges_blocks(
