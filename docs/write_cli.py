@@ -18,7 +18,7 @@ completion.
 | Exit code | Meaning |
 |---|---|
 | 0 | success |
-| 1 | negative result: a failed check, a finding, a regression, or no candidate that ran |
+| 1 | negative result: a failed check, a finding, a regression, no candidate that ran, or only refuted champions |
 | 2 | usage error: one message with the invalid value and the remedy |
 | 3 | bug in evokern: one line with the path of the traceback |
 | 130 | interrupted |

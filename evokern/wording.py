@@ -33,6 +33,21 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def unreadable_text(error: BaseException) -> str:
+    """Return why stored or recorded data cannot be read, without the words of Python's exceptions."""
+    match error:
+        case KeyError():
+            return f"{error} is missing"
+        case IndexError():
+            return "a list is too short"
+        case RecursionError():
+            return "it is nested too deeply"
+        case AttributeError() | TypeError():
+            return "a value has the wrong type"
+        case _:
+            return first_line(error)
+
+
 def microseconds(value: float | None) -> str:
     """Return a time in µs with three significant digits and its trailing zeros: 0.00372, 5.43, 61.3, 1,094."""
     if value is None:

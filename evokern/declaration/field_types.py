@@ -34,6 +34,10 @@ TEXT = Kind(lambda value: isinstance(value, str) and bool(value), "a non-empty s
 WHOLE = Kind(is_whole, "a whole number")
 COUNT = Kind(lambda value: is_whole(value) and value >= 0, "a whole number of at least 0")
 NUMBER = Kind(lambda value: isinstance(value, Real) and not isinstance(value, bool), "a number")
+EXTENT = Kind(
+    lambda value: hasattr(value, "__index__") and not isinstance(value, bool),
+    "a whole number (a // b divides, and -(-a // b) rounds up)",
+)
 FLAG = Kind(lambda value: isinstance(value, bool), "True or False")
 
 

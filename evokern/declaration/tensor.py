@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from evokern.declaration.bounds import ErrorBound
 from evokern.declaration.field_types import (
+    EXTENT,
     FUNCTION,
     NUMBER,
     WHOLE,
@@ -105,7 +106,7 @@ class Tensor:
     def __post_init__(self) -> None:
         if is_whole(self.shape):
             raise KernelError(f"a tensor's shape is the number {self.shape}; use a tuple, for example ({self.shape},)")
-        members("a tensor", "shape", self.shape, NUMBER)
+        members("a tensor", "shape", self.shape, EXTENT)
         object.__setattr__(self, "shape", tuple(whole(extent) for extent in self.shape))
         require("a tensor", self, {"scale": NUMBER, "large": NUMBER, "low": WHOLE, "high": WHOLE,
                                    "draw": optional(FUNCTION)})  # fmt: skip

@@ -29,6 +29,7 @@ from evokern.store import Store, StudyRecord
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 from evokern.study.trial import Proposal
 from evokern.version import __version__
+from evokern.wording import unreadable_text
 
 AdviceFunction = Callable[[], str]
 """Function that returns the advice for starting a study over (`fresh_advice`)."""
@@ -158,7 +159,7 @@ def study_of(record: StudyRecord) -> Study:
         return _study_of(record)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, StudyError) as error:
         raise StoreError(
-            f"the stored settings of study {record.name!r} are damaged ({type(error).__name__}: {error}); "
+            f"the stored settings of study {record.name!r} are damaged ({unreadable_text(error)}); "
             "resume with the study's own file: `evokern search FILE.toml`"
         ) from error
 

@@ -20,6 +20,7 @@ from sqlite_utils import Database
 from evokern.errors import EvokernError, StoreError
 from evokern.escaping import visible
 from evokern.store._files import explain_errors
+from evokern.wording import unreadable_text
 
 COLUMN = "row_digest"
 """Column that contains the digest of a row."""
@@ -198,7 +199,7 @@ def convert_row(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) 
     try:
         return convert(row)
     except UNREADABLE as error:
-        raise damaged_row_error(path, table, row, f"it cannot be read ({type(error).__name__}: {error})") from error
+        raise damaged_row_error(path, table, row, f"it cannot be read ({unreadable_text(error)})") from error
 
 
 class IntactRows:
@@ -271,6 +272,6 @@ class IntactRows:
             try:
                 return convert(row)
             except UNREADABLE as error:
-                why = f"it cannot be read ({type(error).__name__}: {error})"
+                why = f"it cannot be read ({unreadable_text(error)})"
         self.tell(f"{describe_row(table, row)} is damaged and was skipped: {why}; a backup of the file may contain it")
         return None

@@ -374,7 +374,7 @@ def _parsed(text: str | None, empty: type) -> Any:
         return empty()
     value = _decoded(text)
     if not isinstance(value, empty):
-        raise TypeError(f"expected a {empty.__name__}, found a {type(value).__name__}")
+        raise ValueError(f"expected a {empty.__name__}, found a {type(value).__name__}")
     return value
 
 

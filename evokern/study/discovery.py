@@ -27,6 +27,7 @@ from evokern.study.trust import PACKAGE, PACKAGED, check_elsewhere, check_truste
 
 _LOGGER = logging.getLogger("evokern")
 _said_hidden: set[Path] = set()
+_said_name: set[Path] = set()
 """Folders for which the user was already warned that they hide a packaged kernel."""
 
 
@@ -232,6 +233,10 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
         _warn_hidden(folder)
     kernel = load_kernel(folder, keep=True)
     check_elsewhere(folder, (file.path for file in kernel.files() if not file.path.is_relative_to(folder)))
+    if kernel.name != folder.name and folder not in _said_name:
+        _said_name.add(folder)
+        text = "%s names the kernel %r, but its folder is %r; commands and studies use the folder's name"
+        _LOGGER.warning(text, folder / "kernel.py", kernel.name, folder.name)
     return kernel
 
 

@@ -11,13 +11,15 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from evokern.declaration.field_types import is_whole
 from evokern.errors import StoreError
 from evokern.files import is_file, make_folder, open_own, read_text, why_not_own
 from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
+from evokern.wording import unreadable_text
 
 FILE = "sweep.json"
 """Name of the journal file in the sweep's folder."""
@@ -66,15 +68,18 @@ def _slice_of(entry: Mapping[str, Any]) -> SweepSlice:
     """Return the slice of an entry of the file.
 
     Raises:
-        TypeError: a value is missing or has another type.
-        ValueError: a time is not positive and finite, or a count is negative.
+        KeyError: a value is missing.
+        ValueError: a value has another type, a time is not positive and finite, or a count is negative.
     """
+    if not isinstance(entry, dict):
+        raise ValueError(f"a slice is {entry!r}, not an object")
     hints = get_type_hints(SweepSlice)
-    found = SweepSlice(**{name: value for name, value in entry.items() if name in hints})
+    optional = {one.name for one in fields(SweepSlice) if one.default is not MISSING}
+    found = SweepSlice(**{name: entry[name] for name in hints if name in entry or name not in optional})
     for name, hint in hints.items():
         value = getattr(found, name)
         if not isinstance(value, hint | int if float in (hint, *get_args(hint)) else hint) or isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}")
+            raise ValueError(f"{name} is {value!r}")
         if isinstance(value, (int, float)) and not (0 <= value < math.inf and (value or not name.endswith("_us"))):
             raise ValueError(f"{name} is {value!r}")
     return found
@@ -103,15 +108,19 @@ class Journal:
             return cls(folder)
         try:
             table = json.loads(read_text(path))
+            if not isinstance(table, dict) or not isinstance(table.get("slices"), list):
+                raise ValueError("it is not an object with a list `slices`")
+            if not is_whole(table["version"]):
+                raise ValueError(f"version is {table['version']!r}")
             if table["version"] > VERSION:
                 raise StoreError(f"{path} is from a newer evokern (version {table['version']}); use that version")
             slices = tuple(_slice_of(one) for one in table["slices"])
             if not isinstance(table["device"], str | None):
-                raise TypeError(f"device is {table['device']!r}")
+                raise ValueError(f"device is {table['device']!r}")
             return cls(folder, table["device"], slices)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
-                f"{path} cannot be read ({type(error).__name__}: {error}); remove it. The studies are not affected; "
+                f"{path} cannot be read ({unreadable_text(error)}); remove it. The studies are not affected; "
                 "only the order of the slices is decided again"
             ) from error
 

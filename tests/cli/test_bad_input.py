@@ -15,8 +15,10 @@ from paths import DATA, ROOT
 from stored_studies import reseal
 from typer.testing import CliRunner
 
+from evokern.analysis.check.folder import known_problems
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.study.discovery import find_kernel
 
 TABLE = DATA / "table_small.json.gz"
 GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
@@ -150,6 +152,20 @@ def test_kernel_folders(here: Path, file: str, old: str, new: str, told: str) ->
     """What is wrong with a kernel's declaration, reference or default candidate is said before a search begins."""
     _change(here / "kernels" / "scale" / file, old, new)
     assert told in _refused("search", "scale", "--trials", "1")
+
+
+@pytest.mark.parametrize("named", ["scale", "kernels/scale", "./kernels/scale"])
+def test_a_kernel_with_another_name_than_its_folder(here: Path, caplog: pytest.LogCaptureFixture, named: str) -> None:
+    """One warning names both, and the study's problems are found all the same."""
+    _change(here / "kernels" / "scale" / "kernel.py", 'name="scale"', 'name="scal"')
+    _change(here / "studies" / "scale.toml", 'kernel = "scale"', f'kernel = "{named}"')
+    kernel = find_kernel("scale")
+    find_kernel("scale")
+    assert [record.getMessage() for record in caplog.records if "names the kernel" in record.getMessage()] == [
+        f"{here}/kernels/scale/kernel.py names the kernel 'scal', but its folder is 'scale'; commands and studies use "
+        "the folder's name"
+    ]
+    assert "N=65536" in map(str, known_problems(kernel))
 
 
 @pytest.mark.parametrize(

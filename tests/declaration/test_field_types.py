@@ -47,7 +47,9 @@ KERNEL: Mapping[str, Any] = {
         (lambda: Tensor("f32", (4,), "outputs"), "unknown role 'outputs' of a tensor: did you mean 'output'"),  # type: ignore[arg-type]
         (lambda: Tensor("f32", (4,), "workspace", "zeros"), "unknown initial 'zeros' of a tensor: did you mean 'zero'"),  # type: ignore[arg-type]
         (lambda: Tensor("f32", 4), r"shape is the number 4; use a tuple, for example \(4,\)"),  # type: ignore[arg-type]
-        (lambda: Tensor("f32", ("N",)), "entry 1 of shape is 'N'; use a number"),  # type: ignore[arg-type]
+        (lambda: Tensor("f32", ("N",)), "entry 1 of shape is 'N'; use a whole number"),  # type: ignore[arg-type]
+        (lambda: Tensor("f32", (4 / 2,)), r"entry 1 of shape is 2\.0; use a whole number \(a // b divides"),  # type: ignore[arg-type]
+        (lambda: Tensor("f32", (True,)), "entry 1 of shape is True; use a whole number"),
         (lambda: Tensor("f32", (4,), scale="big"), "scale is 'big'; use a number"),  # type: ignore[arg-type]
         (lambda: Tolerance(0.0, 0.0, {"f16": 3}), r"by_dtype\['f16'\] is 3; use a Tolerance"),  # type: ignore[dict-item]
         (lambda: Baseline("torch", None), "run is None; use a function"),  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -152,7 +153,8 @@ def test_a_drawn_block_may_have_nothing_to_do(folder: Path) -> None:
     wrong = Config({"MOVES": 3})
     found = predictor.predict(wrong, _built(folder, wrong), problem, blocks=((1, 3, 5),)).sampled
     assert found is not None
-    assert "written by sampled blocks are wrong" in found
+    assert "written by sampled blocks are wrong; the first, " in found
+    assert re.search(r"the first, y\[(\d+)\] of block (\d+), is ", found)
 
 
 def _predicted(time_us: float, instructions: float) -> Predicted:

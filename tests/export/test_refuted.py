@@ -10,9 +10,12 @@ from typer.testing import CliRunner
 
 import evokern
 from evokern.cli._command import app
+from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.cli.commands.search import print_result
 from evokern.errors import RefutedError
 from evokern.export import export_trial
+from evokern.search.results import SessionResult
 from evokern.store import open_readonly
 from evokern.store._proofs import add_proof
 
@@ -59,6 +62,30 @@ def test_the_next_trial_needs_a_verification(db: Path) -> None:
         evokern.load_study(db=str(db)).export(db.parent / "best.cu")
     add_proof(db, study, "verify", second, PASSED)
     assert "there is no kernel" in _export(db)[1]
+
+
+def test_a_search_whose_next_trial_is_unverified_exits_1(db: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next step is the verification that `export` needs, and not the export that it refuses."""
+
+    def printed() -> tuple[int, str]:
+        with open_readonly(db) as reader:
+            study = reader.study()
+            found = SessionResult(db, study, "trials", reader.best(study), reader.summary(study))
+        code = print_result(Output(), found)
+        return code, capsys.readouterr().out.splitlines()[-1]
+
+    with open_readonly(db) as reader:
+        study = reader.study()
+    code, last = printed()
+    assert (code, "; evokern export small --db" in last) == (0, True), "verification was not asked for"
+    add_proof(db, study, "verify", _champion(db), FAILED)
+    second = _champion(db)
+    code, last = printed()
+    assert (code, last.startswith(f"next: evokern verify small --trial {second} --db")) == (1, True)
+    assert "export" not in last
+    add_proof(db, study, "verify", second, PASSED)
+    code, last = printed()
+    assert (code, "; evokern export small --db" in last) == (0, True)
 
 
 def test_a_study_whose_trials_are_all_refuted_says_so(tmp_path: Path) -> None:

@@ -8,14 +8,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from paths import DATA
 from planted_faults import Planted
 
 from evokern.analysis.check.folder import Folder
 from evokern.analysis.check.paths_check import loops_and_branches
 from evokern.analysis.sanitize import repeats
+from evokern.analysis.sanitize.race_check import RaceCheck
 from evokern.analysis.verify.stages import Stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.hardware.profiles import chip
+from evokern.simt.control_flow.paths import NO_PATHS
 from evokern.store import OWN_PROBLEM, ProofRecord, undecided
 from evokern.store._verification import verification
 from evokern.study.discovery import load_kernel
@@ -77,6 +80,80 @@ def test_a_loop_that_may_repeat_elsewhere_is_named(tmp_path: Path, monkeypatch: 
     assert f"the loop on line {LINE} of kernel.cu takes at most 1 round as compiled" in reason
 
 
+STEP = "r += gridDim.x"
+
+
+def test_a_loop_of_a_capped_grid_repeats_with_fewer_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The problem at which the capped grid takes three rounds is too large, but two blocks take them at a small one."""
+    monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)
+    capped = replace(WALK, grid="min(p.ROWS, 1024)")
+    found = sanitized(tmp_path, capped, faulty=False)
+    assert (found.state, undecided({"sanitizer": found.facts})) == ("passed", "")
+    assert found.facts["fewer_blocks"] == ["ROWS=5 COLS=40 with 2 blocks"]
+    assert "ROWS=5 COLS=40 with 2 blocks; races" in found.detail
+    assert all("line" not in text for state, text in checked(tmp_path / "check", capped) if state == "warning")
+
+
+@pytest.mark.parametrize(
+    ("grid", "small"),
+    [
+        ("min(p.ROWS, 1024)", ("1,40", "2,64")),  # too few blocks at the small problems
+        ("(1, min(p.ROWS, 1024))", ("5,40", "4,64")),
+        ("(2, 1, min(p.ROWS, 1024))", ("5,40", "4,64")),
+    ],
+)
+def test_the_capped_axis_of_a_grid_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: str, small: tuple[str, str]
+) -> None:
+    """The other axes keep their blocks, and larger problems have enough blocks."""
+    monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)
+    axis = "x" if grid.startswith("min") else "y" if grid.startswith("(1") else "z"
+    source = ROWS.replace("blockIdx.x", f"blockIdx.{axis}").replace("gridDim.x", f"gridDim.{axis}")
+    source = source.replace("c = threadIdx.x;", "c = threadIdx.x + blockIdx.x * THREADS;") if axis == "z" else source
+    source = source.replace("c += THREADS", "c += THREADS * gridDim.x") if axis == "z" else source
+    found = sanitized(tmp_path, replace(WALK, source=source, grid=grid, small=small), faulty=False)
+    assert (found.state, found.facts["open_loops"]) == ("passed", []), found.detail
+    assert len(found.facts["fewer_blocks"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "faulty"),
+    [
+        (ROWS, True),  # a race between two rounds
+        (ROWS.replace(STEP, "r += 1024"), False),  # fewer blocks leave rows out
+        (ROWS.replace("int rows, int cols) {", "int rows, int cols) {\n  if (gridDim.x != 1024) __trap();"), False),
+    ],
+)
+def test_a_loop_that_fewer_blocks_do_not_check_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, faulty: bool
+) -> None:
+    """A failure with another grid than the declared one refutes nothing; the remedy is one that can be followed."""
+    monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)
+    found = sanitized(tmp_path, replace(WALK, source=source, grid="1024"), faulty=faulty)
+    assert (found.state, found.facts["fewer_blocks"]) == ("passed", [])
+    assert [one["rounds"] for one in found.facts["open_loops"]] == [1]
+    assert "in every run under the sanitizer, the loop on line" in found.detail
+    assert "take the loop's step from gridDim" in found.detail
+
+
+def test_all_blocks_of_a_cooperative_kernel_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for each other, so that all run at the study's problem, where both loops repeat."""
+    kernel = load_kernel(DATA / "kernels" / "grid_mean")
+    problems = (kernel.problem("60000"),)
+    study, config = (
+        Study("grid", kernel.name, ("60000",)),
+        kernel.space.canonical({**kernel.space.default(), "THREADS": 256}),
+    )
+    candidate = CandidateUnderTest(kernel, config, study, problems, chip("l4"), 5)
+    found = sanitizer_stage(candidate)
+    assert (found.state, found.facts["open_loops"]) == ("passed", [])
+    assert "races looked for in 40 of 40 blocks at the study's problem" in found.detail
+    monkeypatch.setattr(RaceCheck, "_run", lambda *args: (NO_PATHS, None))
+    short = sanitizer_stage(candidate)
+    assert len(short.facts["open_loops"]) == 2
+    assert "races looked for in 0 of 40 blocks at the study's problem, because its blocks depend" in short.detail
+
+
 def test_a_trial_with_such_a_loop_is_not_verified() -> None:
     """`show`, the report and the export print the verification's state and reason."""
     sanitizer = {"state": "passed", "detail": "the loop on line 8 of kernel.cu takes at most 1 round as compiled"}
@@ -111,6 +188,15 @@ def test_check_warns_of_loops_with_few_rounds(tmp_path: Path) -> None:
     assert f"the loop on line {LINE} of kernel.cu takes at most 1 round as compiled" in warned[1]
     assert "for example ROWS=160 COLS=40" in warned[1]
     assert races == (True, "no findings; races looked for in 12 of 48 blocks at the study's problem")
+
+
+def test_check_says_why_it_looked_for_no_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No block of the study's problem ran, which is no success."""
+    monkeypatch.setattr(repeats, "MOST_SAMPLED", 1)
+    texts = dict(reversed(one) for one in checked(tmp_path, WALK))
+    why = "races looked for in 0 of 48 blocks at the study's problem, because its buffers take too much memory"
+    assert texts[why] == "warning"
+    assert not [text for text, state in texts.items() if state is True and "races" in text]
 
 
 def test_check_finds_the_race(tmp_path: Path) -> None:

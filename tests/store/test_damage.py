@@ -252,8 +252,8 @@ def test_rows_of_before_the_digests_count_as_they_stand(path: Path) -> None:
         assert trials[2].seconds == 7
         assert not {3, 5} & set(trials)
         (broken, mistaken) = reader.damaged
-        assert "it cannot be read (JSONDecodeError" in broken
-        assert "it cannot be read (TypeError: expected a dict, found a list)" in mistaken
+        assert "it cannot be read (Expecting value: line 1 column 2 (char 1)" in broken
+        assert "it cannot be read (expected a dict, found a list)" in mistaken
 
 
 def test_text_that_is_no_text_is_damage(path: Path) -> None:

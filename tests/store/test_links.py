@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import evokern
 from evokern.cli._command import app
+from evokern.cli._output import save
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.errors import StoreError
 from evokern.files import write_text, write_whole
@@ -93,27 +96,46 @@ def test_a_sweep_is_not_locked_through_a_link(target: Path, kind: str) -> None:
     assert (target.read_text(), target.with_name("new").exists()) == (PRECIOUS, False)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+WRITERS: dict[str, Callable[[Path, str], None]] = {
+    "draft": write_text,
+    "Study.export": lambda path, text: write_whole(path, text.encode()),
+    "-o": lambda path, text: save(path, text, "-o"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("kind", ["link", "relative link", "dangling link", "hard link"])
-def test_an_output_replaces_a_link(target: Path, kind: str, whole: bool) -> None:
+def test_an_output_replaces_a_link(target: Path, kind: str, writer: str) -> None:
     """The name then is a file of its own; what the link led to is unchanged."""
     put, _ = PLACES[kind]
     out = Path("best.cu")
     put(out, target)
-    if whole:
-        write_whole(out, b"new\n")
-    else:
-        write_text(out, "new\n")
+    WRITERS[writer](out, "new\n")
     assert (out.read_text(), out.is_symlink(), out.stat().st_nlink) == ("new\n", False, 1)
     assert (target.read_text(), target.with_name("new").exists()) == (PRECIOUS, False)
     assert [path.name for path in Path().iterdir()] == ["best.cu"]
 
 
-def test_an_output_may_be_an_open_stream() -> None:
+def test_only_files_py_writes_outside_scratch_folders() -> None:
+    """Every other writer that may follow a link writes into a temporary folder of its own process."""
+    package = Path(evokern.__file__).parent
+    writes = re.compile(r"\.write_(text|bytes)\(|open\((?!os\.devnull)[^)]*[\"'][wax]b?\+?[\"']|shutil\.(copy|move)|np\.save")
+    scratch = {
+        "analysis/check/reference_check.py", "analysis/profile/counters.py", "cli/commands/compare.py",
+        "cluster/host.py", "declaration/kernel_files.py", "scaffold/torch_task/child.py",
+        "scaffold/tuner/fake_kernel_tuner.py",
+    }  # fmt: skip
+    descriptors = {"cli/__init__.py", "compile/cache.py", "study/trust.py"}  # opened by `os.open` with O_NOFOLLOW
+    found = {str(file.relative_to(package)) for file in package.rglob("*.py") if writes.search(file.read_text())}
+    assert found == scratch | descriptors | {"files.py"}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_an_output_may_be_an_open_stream(writer: str) -> None:
     """`/dev/stdout` is a link that leads to a stream of this process."""
-    write_text(Path("/dev/null"), "nothing\n")
+    WRITERS[writer](Path("/dev/null"), "nothing\n")
     read, written = os.pipe()
-    write_text(Path(f"/proc/self/fd/{written}"), "text")
+    WRITERS[writer](Path(f"/proc/self/fd/{written}"), "text")
     os.close(written)
     with os.fdopen(read) as stream:
         assert stream.read() == "text"

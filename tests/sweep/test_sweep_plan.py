@@ -142,6 +142,16 @@ def test_the_command_line_tells_mistakes(tmp_path: Path, monkeypatch: pytest.Mon
         done = CliRunner().invoke(app, ["sweep", *words])
         assert (2, True) == (done.exit_code, told in done.stderr), done.stderr
     (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "sweep.json").write_text("{")
-    done = CliRunner().invoke(app, ["sweep", "show", str(path)])
-    assert (2, True) == (done.exit_code, "remove it" in done.stderr), done.stderr
+    for content, told in (
+        ("{", "Expecting property name"),
+        ("[]", "it is not an object with a list `slices`"),
+        ('{"slices": {}}', "it is not an object with a list `slices`"),
+        ('{"slices": []}', "'version' is missing"),
+        ('{"slices": [], "version": "x"}', "version is 'x'"),
+        ('{"slices": [3], "version": 1}', "a slice is 3, not an object"),
+        ('{"slices": [{}], "version": 1}', "'study' is missing"),
+    ):
+        (tmp_path / "sweep" / "sweep.json").write_text(content)
+        done = CliRunner().invoke(app, ["sweep", "show", str(path)])
+        assert (2, True) == (done.exit_code, f"({told}" in done.stderr and "remove it" in done.stderr), done.stderr
+        assert "Error" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from evokern.analysis.check.reference_check import workload_tensors
@@ -84,13 +85,17 @@ def problem_bytes(kernel: Kernel, problem: Problem) -> int:
 
 
 def studies_of(kernel: Kernel) -> Iterator[Study]:
-    """Yield the studies of a kernel, sorted by name; skip invalid files."""
+    """Yield the studies of a kernel, sorted by name; skip invalid files.
+
+    A study names the kernel's folder, as a name or a path; `kernel.py` may give the kernel another name.
+    """
+    names = {kernel.name, kernel.folder.name}
     for path in discovery.study_files().values():
         try:
             study = read_study(path)
         except StudyError:
             continue
-        if kernel.name == study.kernel:
+        if study.kernel in names or Path(study.kernel).name in names:
             yield study
 
 

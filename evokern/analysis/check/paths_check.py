@@ -52,7 +52,7 @@ def loops_and_branches(folder: Folder) -> Results:
         yield None, f"skipped: {error}"
         return
     listed = "; ".join(map(str, small))
-    never = {loop.place for loop in at_small.single}
+    never = {loop.place for loop in at_small.single} | set(at_small.fewer)
     few = [loop for loop in few_rounds(checker.paths) if loop.place not in never]
     doubts = [loop.text(kernel.source) for loop in few]
     if doubts:
@@ -69,10 +69,16 @@ def loops_and_branches(folder: Folder) -> Results:
         )
     if repeats.open:
         yield "warning", open_text(repeats.open, kernel.source)
-    races = f"; {races_text(repeats.races.values())}" if repeats.races else ""
+    samples = repeats.races.values()
+    watched = any(one.blocks for one in samples)
+    if samples and not watched:
+        yield "warning", races_text(samples)
+    races = f"; {races_text(samples)}" if watched else ""
     if not (doubts or one_way or repeats.open):
         where = count_noun(len(small), "small problem")
-        yield True, f"every loop repeats, and every branch goes both ways at {where}{races}"
+        fewer = f" ({' and '.join(dict.fromkeys(at_small.fewer.values()))})" if at_small.fewer else ""
+        every = f"every loop of the default candidate repeats{fewer}"
+        yield True, f"{every}, and every branch goes both ways at {where}{races}"
     elif races:
         yield True, f"no findings{races}"
 

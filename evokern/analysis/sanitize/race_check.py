@@ -33,6 +33,7 @@ WAITING = 8
 """Multiple of the first block's instructions after which a block that depends on others counts as waiting for them."""
 MOST_S = 10.0
 """Maximum number of seconds of a run; blocks that wait for others take much time for few instructions."""
+_LIMIT = f"{INSTRUCTIONS:,} warp instructions, or {MOST_S:g} s, under the sanitizer"
 BLOCKS = 12
 """Number of blocks in a sample, if the instructions allow it."""
 NO_LIMIT = 1 << 62
@@ -49,6 +50,8 @@ class RaceSample:
     """Number of blocks of the call."""
     paths: Paths = NO_PATHS
     """Paths that the blocks took; also those of a block that was too long to end."""
+    reason: str = ""
+    """Clause that says why no block ran to its end."""
 
     def __str__(self) -> str:
         return f"{self.blocks} of {self.of} blocks"
@@ -82,17 +85,16 @@ class RaceCheck:
         # The blocks of a further launch need the results of all blocks before.
         launch = call.launches[0]
         if call.program.entry(launch).grid_wide:
-            return RaceSample(0, call.blocks)
+            return self._whole(call)  # its blocks wait for each other
         cluster = call.program.cluster(launch)
         first = cluster.members(launch.grid, (0,))
         paths, issued = self._run(call, first, INSTRUCTIONS)
         if issued is None:
-            return RaceSample(0, call.blocks, paths)
+            return RaceSample(0, call.blocks, paths, f"a block takes more than {_LIMIT}")
         most: float = ROOM * INSTRUCTIONS
         if not alone(call):
             if self._cost(call, issued / len(first)) <= INSTRUCTIONS:
-                whole, issued = self._run(call, None, most)
-                return RaceSample(0 if issued is None else call.blocks, call.blocks, whole)
+                return self._whole(call)
             most = min(most, WAITING * blocks * issued)
         room = int(INSTRUCTIONS / max(issued, 1.0)) * cluster.blocks
         last = cluster.members(launch.grid, (launch.blocks // cluster.blocks - 1,))
@@ -103,6 +105,13 @@ class RaceCheck:
             further, issued = self._run(call, chosen, most)
             paths, chosen = paths.merged(further), first if issued is None else chosen
         return RaceSample(len(chosen), call.blocks, paths)
+
+    def _whole(self, call: CandidateCall) -> RaceSample:
+        """Run all blocks of all launches."""
+        paths, issued = self._run(call, None, ROOM * INSTRUCTIONS)
+        if issued is None:
+            return RaceSample(0, call.blocks, paths, f"its blocks depend on each other and take more than {_LIMIT}")
+        return RaceSample(call.blocks, call.blocks, paths)
 
     def _cost(self, call: CandidateCall, each_block: float) -> float:
         """Return the estimated warp instructions of a call; infinite if blocks of its launches wait for each other."""

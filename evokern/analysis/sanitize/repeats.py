@@ -2,15 +2,19 @@
 
 A loop over blocks or tiles counts as checked after three rounds. The small problems of a kernel often take fewer. So
 the sanitizer also watches blocks of the study's own problem. If a loop still takes fewer rounds, one field of a problem
-is doubled until the loop repeats. Only loops that the launch ends are considered, by its arguments or its grid. A loop
-over constants takes the same rounds everywhere, and what ends a loop over data no problem can decide.
+is doubled until the loop repeats. If that problem is too large, for example because the grid grows up to a cap, the
+same program runs with fewer blocks: a loop that takes its step from `gridDim` then repeats. This counts only if all
+results are right, because a kernel may need the grid that it declares.
+
+Only loops that the launch ends are considered, by its arguments or its grid. A loop over constants takes the same
+rounds everywhere, and what ends a loop over data no problem can decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
 from typing import Any, Literal
 
 from evokern.analysis.sanitize.race_check import RaceCheck, RaceSample
@@ -27,6 +31,7 @@ from evokern.gate import RunFailed
 from evokern.simt.control_flow.loops import ANY_PARAMETER, ROUNDS, LoopRounds
 from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds
 from evokern.study.trial import Outcome
+from evokern.wording import count_noun
 
 MOST_SAMPLED = 1 << 27
 """Maximum number of buffer elements of a problem whose blocks are watched; larger ones take too much memory."""
@@ -34,6 +39,12 @@ MOST_GROWN = 1 << 25
 """Maximum number of buffer elements of a problem that is made so that a loop repeats."""
 MOST_NEAR = 8
 """Maximum number of problems on which branches are tried that go one way at the small problems."""
+MOST_FEWER = 4
+"""Maximum number of the given problems that run with fewer blocks."""
+TIMES_LARGER = 16
+"""Factor of a field of a further problem that runs with fewer blocks."""
+FEWER = (2, 1)
+"""Blocks (or clusters) along one axis of a run with fewer blocks."""
 MOST_STEPS = 48
 """Maximum number of times that a field is doubled."""
 GROWN_BLOCKS = 3
@@ -58,16 +69,19 @@ class RepeatedLoops:
     """Blocks that were watched at each of the study's problems."""
     grown: list[Problem] = field(default_factory=list)
     """Problems that were made so that a loop repeats."""
+    fewer: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    """Loops that repeat if fewer blocks run than declared: their places, and the problem with the number of blocks."""
     single: list[LoopRounds] = field(default_factory=list)
     """Loops that cannot repeat at any problem: the grid grows with the work."""
     open: list[LoopRounds] = field(default_factory=list)
-    """Loops that may repeat, but at no problem that the simulator can run."""
+    """Loops that may repeat, but not in any run under the sanitizer."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the loops and problems as JSON values."""
         return {
             "races": {problem.key: [one.blocks, one.of] for problem, one in self.races.items()},
             "grown": [problem.key for problem in self.grown],
+            "fewer_blocks": list(self.fewer.values()),
             "open_loops": [{"file": one.file, "line": one.line, "rounds": one.rounds} for one in self.open],
         }
 
@@ -77,14 +91,16 @@ def races_text(samples: Iterable[RaceSample]) -> str:
     counted = list(samples)
     blocks, of = sum(one.blocks for one in counted), sum(one.of for one in counted)
     where = "the study's problem" if len(counted) == 1 else "the study's problems"
-    return f"races looked for in {blocks} of {of} blocks at {where}"
+    reasons = " and ".join(dict.fromkeys(one.reason for one in counted if one.reason))
+    return f"races looked for in {blocks} of {of} blocks at {where}" + (f", because {reasons}" if reasons else "")
 
 
 def open_text(loops: Sequence[LoopRounds], source: str) -> str:
     """Return why loops that did not repeat leave a candidate unverified."""
     texts = "; ".join(loop.text(source) for loop in loops)
-    remedy = "which hides faults between rounds; declare a small problem at which it takes three"
-    return f"at every problem that the simulator can run, {texts}, {remedy}"
+    remedy = "declare a small problem at which it takes three"
+    remedy += ", or take the loop's step from gridDim, so that it can be checked with fewer blocks"
+    return f"in every run under the sanitizer, {texts}, which hides faults between rounds; {remedy}"
 
 
 class RepeatSearch:
@@ -100,7 +116,7 @@ class RepeatSearch:
             compare: compare the results with the reference at problems that are made so that a loop repeats.
         """
         self._compare = compare
-        self._kernel, self._config, self._chip = kernel, config, runs.chip
+        self._kernel, self._config, self._chip, self._runs = kernel, config, runs.chip, runs
         self._races, self._values = RaceCheck(runs), OwnProblemCheck(runs)
         self._found = RepeatedLoops()
 
@@ -118,7 +134,8 @@ class RepeatSearch:
         found = self._found = RepeatedLoops(paths)
         for problem in own:
             if not self._fits(problem):
-                found.races[problem] = RaceSample(0, sum(one.blocks for one in self._launches(problem)))
+                why = "its buffers take too much memory"
+                found.races[problem] = RaceSample(0, sum(one.blocks for one in self._launches(problem)), reason=why)
             else:
                 self._watch(problem)
         bases = sorted(dict.fromkeys((*small, *found.races)), key=lambda one: elements(self._kernel, self._config, one))
@@ -151,9 +168,47 @@ class RepeatSearch:
                         return
         kept = self._found.paths.loops[loop.place]
         if "too large" in results:
-            self._found.open.append(kept)
+            if not any(self._repeats_with_fewer(loop, problem) for problem in self._of_several_blocks(bases)):
+                self._found.open.append(kept)
         elif "exhausted" in results:
             self._found.single.append(kept)
+
+    def _of_several_blocks(self, bases: Sequence[Problem]) -> Iterator[Problem]:
+        """Yield small problems, and larger ones in case that the small ones have too few blocks."""
+        yield from bases[:MOST_FEWER]
+        for entry in self._kernel.fields:
+            if not entry.choices:
+                changes = {entry.name: TIMES_LARGER * int(bases[0][entry.name])}
+                larger = runnable(self._kernel, self._config, bases[0], changes, self._chip)
+                if larger is not None:
+                    yield larger
+
+    def _repeats_with_fewer(self, loop: LoopRounds, problem: Problem) -> bool:
+        """Run a candidate with fewer blocks than it declares; return whether the loop repeats and all is right."""
+        call = self._runs.call(self._config, problem, None)
+        launch, entry = call.launches[0], call.program.entry(call.launches[0])
+        texts = (str(operand) for item in entry.instructions for operand in item.operands)
+        if len(call.launches) > 1 or not any("%nctaid" in text or "%nclusterid" in text for text in texts):
+            return False
+        cluster = call.program.cluster(launch).extent
+        for axis, count in product(range(3), FEWER):
+            if count * cluster[axis] >= launch.grid[axis]:
+                continue
+            x, y, z = (count * cluster[at] if at == axis else extent for at, extent in enumerate(launch.grid))
+            fewer = replace(call, launches=(replace(launch, grid=(x, y, z)),))
+            try:
+                if sum(self._runs.counted(fewer)) * fewer.blocks > INSTRUCTIONS:
+                    continue
+                result = self._runs.whole(fewer, sanitize=True, record_paths=True)
+            except RunFailed:
+                continue  # says nothing: the kernel may need its own grid
+            paths = result.paths.loops
+            right = result.fault_evidence is None and result.judged and result.covered
+            if right and loop.place in paths and paths[loop.place].rounds >= ROUNDS:
+                self._found.fewer[loop.place] = f"{problem} with {count_noun(fewer.blocks, 'block')}"
+                self._found.paths = self._found.paths.merged(result.paths)
+                return True
+        return False
 
     def _grow(self, loop: LoopRounds, base: Problem, name: str) -> Growth:
         """Double one field of a problem until a loop repeats."""

@@ -87,7 +87,7 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
         repeats = search.run(problems, candidate.problems, checker.paths)
     except RunFailed as failed:
         return Stage("sanitizer", "failed", f"{failed.message or failed} (at {_problem_of(candidate, failed)})")
-    listed = ", ".join(map(str, [*problems, *repeats.grown]))
+    listed = ", ".join(dict.fromkeys([*map(str, [*problems, *repeats.grown]), *repeats.fewer.values()]))
     detail = f"no findings at {listed}; {races_text(repeats.races.values())}"
     if repeats.open:
         detail += f"; {open_text(repeats.open, kernel.source)}"

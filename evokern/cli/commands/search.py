@@ -138,6 +138,16 @@ def _hints(result: SessionResult) -> list[str]:
         return hints(record.kernel, record.genes, reader.trials(record))
 
 
+def _unverified_after_refuted(result: SessionResult) -> bool:
+    """Return whether verification refuted trials, and the champion, the next best one, is not verified."""
+    from evokern.store import open_readonly
+
+    if result.summary["best"] is None or result.summary["verified"] is True:
+        return False
+    with open_readonly(result.db) as reader:
+        return bool(reader.refuted(result.record))
+
+
 def _stop(result: SessionResult) -> str:
     """Return why the search stopped early."""
     from evokern.analysis.no_success import stop_text
@@ -165,7 +175,9 @@ def _why_nothing_finished(result: SessionResult) -> str:
 
 
 def print_result(output: Output, result: SessionResult, *, extended: bool = False, fresh: bool = False) -> int:
-    """Print the result of a search and return the exit code, which is 1 if no candidate was right.
+    """Print the result of a search and return the exit code.
+
+    The code is 1 if no candidate was right, or if verification refuted the best ones and did not verify the next one.
 
     Args:
         output: output of the command.
@@ -175,7 +187,8 @@ def print_result(output: Output, result: SessionResult, *, extended: bool = Fals
     """
     from evokern.analysis.control_verdict import control_verdict, cost_text
 
-    failed = result.summary["best"] is None
+    unverified = _unverified_after_refuted(result)
+    failed = result.summary["best"] is None or unverified
     code = INTERRUPTED if result.interrupted else int(failed)
     if output.json:
         output.print_json({**result.summary, "hints": _hints(result), "end": result.end})
@@ -230,6 +243,10 @@ def print_result(output: Output, result: SessionResult, *, extended: bool = Fals
         output.print_line(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.print_line(f"cost: {cost_text(result.summary['cost'])}")
+    if unverified:
+        verify = command_line("verify", result.study, "--trial", best["trial"], *stored[1:])
+        output.print_line(f"next: {verify}; {command_line('show', *stored)}")
+        return code
     replayed = result.summary["device"].startswith("replay:")
     export = "" if replayed else f"; {command_line('export', *stored, '-o', 'best.cu')}"
     output.print_line(f"next: {command_line('show', *stored)}{export}")

@@ -25,7 +25,7 @@ from evokern.device.recorded.table import FORMAT, Table, measured, table_of
 from evokern.errors import DeviceError, EvokernError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.trial import Evaluation, Outcome
-from evokern.wording import count_noun
+from evokern.wording import count_noun, unreadable_text
 
 FORMATS = (FORMAT, "Kernel Tuner cache (tune_params, cache)", "T4 (results)")
 """Formats that `read_recording` reads."""
@@ -58,7 +58,7 @@ def read_recording(path: str | Path) -> Table:
             except EvokernError as error:
                 raise DeviceError(f"recording {path}: {error}") from error
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                raise DeviceError(f"recording {path} is malformed: {type(error).__name__}: {error}") from error
+                raise DeviceError(f"recording {path} is malformed: {unreadable_text(error)}") from error
             _note_left_out(path, found)
             if found.optimum_us is None:
                 raise DeviceError(f"recording {path} has no measured configuration")

@@ -30,6 +30,7 @@ from evokern.errors import UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.clusters.layout import Cluster, cluster_numbers
+from evokern.simt.control_flow.paths import NO_PATHS, Paths
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
@@ -63,6 +64,8 @@ class FullSizeResult:
     """Scaled-down problem on which all blocks ran; None if none was needed."""
     ran: tuple[Ran, ...] = ()
     """Runs of blocks on the problem."""
+    paths: Paths = NO_PATHS
+    """Paths that the blocks took, if they were recorded."""
 
     @property
     def covered(self) -> bool:
@@ -208,7 +211,7 @@ class OwnProblemRuns:
         """
         stage, (launch,) = self._stage(call), call.launches
         with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
-            ran = self._run(call, stage, blocks, sanitize=sanitize)
+            ran, _ = self._run(call, stage, blocks, sanitize=sanitize)
         found = dict(covered or {})
         cluster = call.program.cluster(launch)
         of_block, grid = cluster_numbers(launch.grid, cluster.extent), cluster.grid_of(launch.grid)
@@ -218,24 +221,27 @@ class OwnProblemRuns:
                 clusters = np.unique(of_block[list(blocks)]).tolist()
                 found[name] = coverage.extrapolated(grid, clusters, of_block[by], elements, tensor.elements)
         judged = has_reference(self.kernel, call.problem, call.tensors)
-        message = stage.fault(self.kernel, self._tolerance, stage.written(record)) if judged else None
+        message = stage.fault_by_block(self.kernel, self._tolerance, record, launch) if judged else None
         against = _wrong(message, call.problem) if message else None
         return FullSizeResult(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
-    def whole(self, call: CandidateCall, scaled: Problem | None = None, *, sanitize: bool = False) -> FullSizeResult:
+    def whole(
+        self, call: CandidateCall, scaled: Problem | None = None, *, sanitize: bool = False, record_paths: bool = False
+    ) -> FullSizeResult:
         """Run all blocks of all launches.
 
         Args:
             call: the candidate.
             scaled: the scaled-down problem of the call; None for one of the study's problems.
             sanitize: also look for races and uninitialised data.
+            record_paths: record the rounds of loops and the sides of branches.
 
         Raises:
             RunFailed: a block crashed or hung, or the sanitizer found an error.
         """
         stage = self._stage(call)
         with recording(stage.memory, WriteRecord(stage.memory, by_block=False)) as record:
-            ran = self._run(call, stage, None, sanitize=sanitize)
+            ran, paths = self._run(call, stage, None, sanitize=sanitize, record_paths=record_paths)
         marks = stage.written(record)
         found = {
             name: Coverage(int(marks[name].sum()), tensor.elements, certain=True)
@@ -254,8 +260,14 @@ class OwnProblemRuns:
                     marks[name][:] = True  # unchanged elements are results too and are compared
                     found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
             message = stage.fault(self.kernel, self._tolerance, marks, "its blocks")
+            if message and len(call.launches) == 1 and ran[0].warp_instructions <= SANITIZED_INSTRUCTIONS:
+                stage = self._stage(call)  # run a cheap launch again to find out which block is wrong
+                with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as stores:
+                    self._run(call, stage, None, sanitize=False)
+                launch = call.launches[0]
+                message = stage.fault_by_block(self.kernel, self._tolerance, stores, launch, "its blocks") or message
             against = _wrong(message, call.problem) if message else None
-        return FullSizeResult(against, call.blocks, call.blocks, judged, found, scaled, ran)
+        return FullSizeResult(against, call.blocks, call.blocks, judged, found, scaled, ran, paths)
 
     def buffers(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         """Return the buffers of a problem in their initial state."""
@@ -273,19 +285,22 @@ class OwnProblemRuns:
         return self.buffers(call.problem, call.tensors)
 
     def _run(
-        self, call: CandidateCall, stage: ProblemBuffers, blocks: tuple[int, ...] | None, *, sanitize: bool
-    ) -> tuple[Ran, ...]:
-        ran = []
+        self, call: CandidateCall, stage: ProblemBuffers, blocks: tuple[int, ...] | None, *, sanitize: bool,
+        record_paths: bool = False,
+    ) -> tuple[tuple[Ran, ...], Paths]:  # fmt: skip
+        ran, paths = [], NO_PATHS
         call.program.restore(stage.memory, every=True)
         for number, launch in enumerate(call.launches):
             # The limit applies to a batch of blocks. Blocks of the expected average size end well before it.
             limit = max(self._simulation.long_limit, LEAST_LIMIT)
             result = call.program.launch(
-                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=sanitize
-            )
+                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=sanitize,
+                record_paths=record_paths,
+            )  # fmt: skip
             require_no_fault(result, launch, limit, call.problem, blocks=None if blocks is None else len(blocks))
+            paths = paths.merged(result.paths or NO_PATHS)
             ran.append(Ran(number, blocks, result.warp_instructions))
-        return tuple(ran)
+        return tuple(ran), paths
 
 
 def drawn_blocks(

@@ -23,6 +23,7 @@ from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.clusters.layout import members_of
 from evokern.simt.counters import Counters
+from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.time_model import placement as spread
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import latencies_of
@@ -144,6 +145,11 @@ class Predictor:
             for launch, chosen in zip(launches, counted, strict=True)
         )
         fault = stage.fault(self._kernel, self._tolerance, idle=bool(blocks)) if judged else None
+        if fault:  # run the independent blocks again to find out which of them is wrong
+            with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
+                program.launch(launches[0], stage.buffers, stage.memory, instruction_limit=most, blocks=counted[0],
+                               sanitize=False)  # fmt: skip
+            fault = stage.fault_by_block(self._kernel, self._tolerance, record, launches[0]) or fault
         fills = tuple(
             timemodel.predict_memset(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -147,6 +147,7 @@ class ProblemBuffers:
         who: str = "sampled blocks",
         *,
         idle: bool = False,
+        block_of: Callable[[str, int], str] = lambda output, element: "",
     ) -> str | None:
         """Return a description of the wrong elements that some blocks wrote, or None.
 
@@ -159,6 +160,7 @@ class ProblemBuffers:
             marks: as for `results`.
             who: description of the blocks for the message.
             idle: whether blocks may write nothing.
+            block_of: returns which block wrote an element of an output, for example " of block 3"; empty if unknown.
         """
         written_at_all = idle
         for name, everything, reference, allowed, written in self.results(kernel, tolerances, marks):
@@ -168,11 +170,30 @@ class ProblemBuffers:
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])
                 shown = distinguishing_digits(float(got[first]), float(expected[first]))
+                place = written.nonzero()[first].tolist()
+                block = block_of(name, int(np.ravel_multi_index(place, self.tensors[name].shape)))
                 return (
-                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} written by {who} are wrong; the first "
-                    f"is {shown[0]} instead of {shown[1]}"
+                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} written by {who} are wrong; the first, "
+                    f"{name}{place}{block}, is {shown[0]} instead of {shown[1]}"
                 )
         return None if written_at_all else f"{who} wrote no element of any output"
+
+    def fault_by_block(
+        self,
+        kernel: Kernel,
+        tolerances: Mapping[str, Tolerance],
+        record: WriteRecord,
+        launch: Launch,
+        who: str = "sampled blocks",
+    ) -> str | None:
+        """Return the same as `fault`, with the block of the first wrong element, from a record by block."""
+
+        def block_of(name: str, element: int) -> str:
+            by, elements = record.elements(self.buffers[name], self.tensors[name].bytes // self.tensors[name].elements)
+            x, y, z = np.unravel_index(by[elements == element][-1], launch.grid, order="F")
+            return f" of block {x}" if launch.grid[1:] == (1, 1) else f" of block ({x}, {y}, {z})"
+
+        return self.fault(kernel, tolerances, self.written(record), who, block_of=block_of)
 
 
 def judges_blocks(
