@@ -74,7 +74,7 @@ class RepeatedLoops:
     single: list[LoopRounds] = field(default_factory=list)
     """Loops that cannot repeat at any problem: the grid grows with the work."""
     open: list[LoopRounds] = field(default_factory=list)
-    """Loops that may repeat, but not in any run under the sanitizer."""
+    """Loops that may repeat, but not in the runs that look for races."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the loops and problems as JSON values."""
@@ -100,7 +100,7 @@ def open_text(loops: Sequence[LoopRounds], source: str) -> str:
     texts = "; ".join(loop.text(source) for loop in loops)
     remedy = "declare a small problem at which it takes three"
     remedy += ", or take the loop's step from gridDim, so that it can be checked with fewer blocks"
-    return f"in every run under the sanitizer, {texts}, which hides faults between rounds; {remedy}"
+    return f"in the runs that look for races, {texts}, which hides faults between rounds; {remedy}"
 
 
 class RepeatSearch:
