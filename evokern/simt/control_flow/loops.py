@@ -1,8 +1,7 @@
 """Loops of a program: their headers, and what decides when they end.
 
 A back edge is a branch to the same or an earlier segment that every path to the branch passes; this segment is the
-loop's header. A branch back to another segment, such as from a slow path that the compiler moved to the end, closes no
-loop unless the segment leads to the branch again.
+loop's header. The compiler moves slow paths to the end of a function; their branches back close no loop.
 """
 
 from __future__ import annotations
