@@ -191,7 +191,11 @@ class References:
         """Return the bound of each output from its magnitudes."""
         errors = {}
         for name, parts in magnitudes.items():
-            found = self._bounds[name].combined(self.limits[name].factors, [one.to(torch.float64) for one in parts])
+            bound = self._bounds[name]
+            # Sums of 16-bit magnitudes in float32 are accurate enough, because `STORED_GROWTH` exceeds the rounding.
+            sums = type(bound).combined is ErrorBound.combined
+            wide = [one.float() if sums and one.dtype == torch.bfloat16 else one.to(torch.float64) for one in parts]
+            found = bound.combined(self.limits[name].factors, wide)
             errors[name] = self._stored_as(name, found.expand(self._results[name].shape))
         return errors
 
@@ -213,15 +217,17 @@ class References:
         sizes = [tensor.elements for tensor in self._results.values()]
         parts = zip(self._results.items(), flat.split(sizes), strict=True)  # type: ignore[no-untyped-call]
         found = {name: values.view(tensor.shape) for (name, tensor), values in parts}
+        whole: Magnitudes = {}
         for sliced, at in self._changed[index]:
             part, magnitudes = self._computed_slice(sliced, at, self._inputs(index), exact=self._exact[index])
             self._check(index, part)
             for name, values in part.items():
                 sliced.put(name, found[name], values, sliced.indices(at, flat.device))
             if magnitudes:
-                whole = self._cloned_magnitudes(index)
+                whole = whole or self._cloned_magnitudes(index)
                 self._put_magnitudes(whole, magnitudes, sliced, at)
-                self._keep_magnitudes(index, whole)
+        if whole:
+            self._keep_magnitudes(index, whole)
         if self._changed[index]:
             self._keep(index, found)
         return found
