@@ -123,18 +123,18 @@ def _constant(
     from evokern.device.sim.arguments import drawn
     from evokern.gate.references import answers_of
 
+    failed: EvokernError | None = None
     for text in kernel.workload.small_problems:
         try:
             small = small_problem(kernel, text, problem)
             tensors = kernel.workload.buffers(small, config)
             inputs = {one: data for one, declared, data in drawn(tensors, "normal", SEED) if declared.given}
             found = answers_of(kernel, small, tensors, tolerances, inputs, exact=False).errors[name]
-        except EvokernError:
-            continue  # this candidate does not support the small problem
+        except EvokernError as error:
+            failed = failed or error  # this candidate may not support the small problem
+            continue
         pairs = zip(tensor.factors, tensors[name].factors, strict=True)
         growth = max([1.0, *(wanted / had for wanted, had in pairs if had)])
         return float(found.double().max()) * growth
-    raise KernelError(
-        f"kernel {kernel.name}: the bound of {name!r} needs a small problem that the candidate supports; "
-        "add one to small_problems"
-    )
+    why = f"none could be used ({failed})" if failed else "the kernel has none; add one to small_problems"
+    raise KernelError(f"kernel {kernel.name}: the bound of {name!r} is computed at a small problem, but {why}")

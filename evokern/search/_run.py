@@ -214,7 +214,7 @@ def _one_session(
                 seconds = (
                     TIME_WITHOUT_BUDGET_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
                 )
-                verification.finish(seconds, lambda: loop.stop_requested)
+                verification.finish(seconds, lambda: loop.stop_requested, budget=budget_s is not None)
                 if loop.stop_requested:
                     end, stop.late = "interrupted", True
     reporter.end(loop, end)

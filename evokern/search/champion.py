@@ -27,7 +27,7 @@ RESERVED_SHARE = {False: 0.2, True: 0.1}
 kernel's champion takes about 9 s."""
 RESERVED_S = {False: 10.0, True: 60.0}
 """Maximum number of seconds reserved for the verification, on a GPU and on a simulated device."""
-TIME_WITHOUT_BUDGET_S = {False: 10.0, True: 300.0}
+TIME_WITHOUT_BUDGET_S = {False: 180.0, True: 300.0}
 """Seconds allowed for the verification if the search has no budget."""
 INTERRUPTED = "interrupted"
 """Reason stored for a verification that the user stopped."""
@@ -110,6 +110,7 @@ class ChampionVerification:
             if not (proof.passed and undecided(proof.result.get("stages", {}))):
                 proved(proof.trial, proof.passed)
         self._pending: set[int] = set()
+        self._late = ""
         self._early = not target.device.predicted and cores >= EARLY_CORES
         context = WorkerContext.of(target.kernel, target.problems, target.limits)
         settings = VerifierSettings(context, target.study, session.study.secret, target.device.predicted)
@@ -137,13 +138,16 @@ class ChampionVerification:
         except (EvokernError, OSError):
             self._early = False  # `finish` tries again and reports the error
 
-    def finish(self, seconds: float, stopped: Callable[[], bool]) -> None:
+    def finish(self, seconds: float, stopped: Callable[[], bool], *, budget: bool = True) -> None:
         """Verify champions after the loop, until one passes.
 
         Args:
             seconds: time limit for all verifications together.
             stopped: returns whether the user wants to stop.
+            budget: whether the time limit is what is left of the study's budget.
         """
+        late = "the budget ended before the verification completed"
+        self._late = late if budget else f"the verification did not complete within {seconds:.0f} s"
         measured = [one for one in self._session.recorded_trials()[1] if one.outcome is Outcome.MEASURED]
         order = sorted(measured, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number))
         left = [trial for trial in order if self._known.get(trial.number) is not False]
@@ -190,7 +194,7 @@ class ChampionVerification:
                     if result.key == trial.number:
                         return why
                 if time.monotonic() >= end:
-                    return "the budget ended before the verification completed"
+                    return self._late
         except (EvokernError, OSError) as error:
             return str(error).splitlines()[0]
         return INTERRUPTED

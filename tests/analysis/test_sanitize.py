@@ -19,7 +19,7 @@ from evokern.analysis.sanitize.candidate import UNWRITTEN, chip_for_architecture
 from evokern.analysis.sanitize.diagnose import diagnose
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.compile.isolated import compile_ptx
+from evokern.compile.isolated import compile_program
 from evokern.errors import UsageError
 from evokern.hardware.profiles import CHIPS
 from evokern.ptx.lines import UNKNOWN_LOCATION
@@ -212,7 +212,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
     """Compile what was not compiled before: most mistakes are made with one and the same file."""
     asked = repr((arguments, options))
     if asked not in _PROGRAMS:
-        _PROGRAMS[asked] = compile_ptx(*arguments, **options)
+        _PROGRAMS[asked] = compile_program(*arguments, **options)
     return _PROGRAMS[asked]
 
 
@@ -263,7 +263,7 @@ def test_mistakes_are_told_with_the_remedy(
 ) -> None:
     """Each mistake ends with exit code 2 and one line that names the value and what to do."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("evokern.compile.build.compile_ptx", _compiled_once)
+    monkeypatch.setattr("evokern.compile.device_code.compile_program", _compiled_once)
     assert told in _refused(*command)
 
 

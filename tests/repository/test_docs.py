@@ -169,6 +169,7 @@ COMMANDS: dict[str, Way] = {
         "recorded", "replay vector_add.json --samplers evo,random --repeats 1"
     ),
     # docs/evaluating.md
+    "evokern render ./kernels/scale --output candidate": SIMULATED,
     "evokern evaluate scale --source candidate.cu": SIMULATED,
     "evokern evaluate scale --source candidates/ --device sim:l4": HAND,
     "evokern evaluate scale --source candidates/ --device cuda:0 --json": HAND,
