@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from paths import DATA, ROOT
 
 import evokern
+from evokern.errors import StoreError
 from evokern.store import open_readonly
 
 EXAMPLES = DATA / "tune"
@@ -90,7 +92,7 @@ def killed(here: Path, command: list[str], study: str) -> None:
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.5)
         if (here / "evokern.db").exists():
-            with open_readonly(here / "evokern.db") as reader:
+            with suppress(StoreError), open_readonly(here / "evokern.db") as reader:  # the study may not exist yet
                 record = next((one for one in reader.studies() if one.name == study), None)
                 if record and sum(reader.outcomes(record).values()) >= 1:
                     break
