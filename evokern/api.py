@@ -96,10 +96,11 @@ def tune(call: _TuneCall) -> SearchResult:
     unless `fresh` is set.
 
     Returns:
-        The result, as for `search`.
+        The result, as for `search`. If no candidate is right, a `UserWarning` gives the reasons.
 
     Raises:
         UsageError: an argument cannot be used, or the study was started with others; the message gives the remedy.
+        KeyboardInterrupt: Ctrl-C or SIGTERM stopped the search; all results are recorded, and the same call continues.
     """
     from evokern.tuning.reference import end_import
 
@@ -119,7 +120,27 @@ def tune(call: _TuneCall) -> SearchResult:
     advice = "pass fresh=True (keeps the old study under another name), or name= for a new study"
     request = replace(request, kernel=tuned.kernel, device=tuned.device)
     part = SessionPart(fresh_advice=advice)
-    return _result(search_study(study, request, db=db, on_progress=watch, factories=FACTORIES, part=part))
+    session = search_study(study, request, db=db, on_progress=watch, factories=FACTORIES, part=part)
+    if session.interrupted:
+        raise KeyboardInterrupt(f"the search of {call.study} was interrupted; the same call continues it ({db})")
+    if session.best is None:
+        warnings.warn(_failures(session), UserWarning, stacklevel=3)
+    return _result(session)
+
+
+def _failures(session: SessionResult) -> str:
+    """Return why a search has no champion: the most common reasons and what the failures have in common."""
+    from evokern.analysis.wrong_trials import hints
+    from evokern.report.trial_counts import reasons
+    from evokern.store import open_readonly
+
+    with open_readonly(session.db) as reader:
+        record = reader.study(session.study)
+        trials = list(reader.trials(record))
+        found = [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example}" for one in reasons(trials, most=3)]
+        advice = hints(record.kernel, record.genes, trials)
+    what = "; ".join(found) or "no trial ended within the budget"
+    return f"no candidate of {session.study} is right ({what})" + "".join(f". {one}" for one in advice)
 
 
 def _stored_texts(db: Path, study: str) -> Mapping[str, str] | None:

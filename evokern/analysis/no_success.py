@@ -38,9 +38,11 @@ def no_success_hints(kernel: str, trials: Sequence[Trial]) -> list[str]:
     outcomes = Counter(trial.outcome for trial in tried)
     found = [*_inputs(tried), *_resources(tried)]
     if outcomes[Outcome.COMPILE_ERROR] == len(tried):
-        found.append(f"no candidate compiles: correct the source; `{command('check', kernel)}` compiles it faster")
+        check = f"`{command('check', kernel)}` compiles a kernel folder faster"
+        found.append(f"no candidate compiles: correct the source; {check}")
     if outcomes[Outcome.CRASHED] + outcomes[Outcome.HUNG] == len(tried):
-        found.append(f"no candidate ends its run: correct the source; `{command('sanitize', kernel)}` names the line")
+        sanitize = f"`{command('sanitize', kernel)}` names the line in a kernel folder"
+        found.append(f"no candidate ends its run: correct the source; {sanitize}")
     return found
 
 

@@ -10,7 +10,7 @@ from evokern.declaration.kernel import Kernel
 from evokern.errors import RefutedError, SpaceError, StudyError
 from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord
-from evokern.study.trial import Trial
+from evokern.study.trial import Outcome, Trial
 from evokern.wording import command
 
 
@@ -29,11 +29,12 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
             f"`{command('show', record.name, '--db', reader.path)}` shows the reasons; choose a trial with --trial"
         )
     if best is None:
+        longer = f"search longer with `{command('resume', record.name, '--extend', '10m', '--db', reader.path)}`"
+        ended = any(Outcome(outcome).evaluated for outcome, count in reader.outcomes(record).items() if count)
         raise StudyError(
             f"study {record.name} has no measured trial yet "
-            f"(`{command('show', record.name, '--db', reader.path)}` shows how its trials ended); search longer with "
-            f"`{command('resume', record.name, '--extend', '10m', '--db', reader.path)}`, or choose a trial with "
-            "--trial"
+            f"(`{command('show', record.name, '--db', reader.path)}` shows how its trials ended); "
+            f"{'correct the kernel or its declaration' if ended else longer}, or choose a trial with --trial"
         )
     return reader.trial(record, best.number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from evokern.progress.rows import best_text
@@ -11,9 +12,27 @@ if TYPE_CHECKING:
     from evokern.search import Progress
 
 
-def terminal_bar() -> TerminalBar | None:
-    """Return a bar if stderr is a terminal, else None."""
-    return TerminalBar() if sys.stderr.isatty() else None
+INTERVAL_S = 10.0
+"""Seconds between lines if stderr is a file or a pipe."""
+
+
+def terminal_bar() -> TerminalBar | TextLines:
+    """Return a bar if stderr is a terminal, else an object that prints a line every 10 s."""
+    return TerminalBar() if sys.stderr.isatty() else TextLines()
+
+
+class TextLines:
+    """Lines in a log file; it is called with each `Progress`."""
+
+    def __init__(self) -> None:
+        self._last_s = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Print one event, unless a line was printed in the last 10 s."""
+        now = time.monotonic()
+        if progress.event == "end" or now - self._last_s >= INTERVAL_S:
+            self._last_s = now
+            print(f"evokern: {progress.study}: {_shown(progress)}", file=sys.stderr, flush=True)
 
 
 class TerminalBar:
@@ -36,8 +55,8 @@ class TerminalBar:
             self._bar.start()
             self._task = self._bar.add_task("", total=None, study=progress.study)
         share = share_of(progress)
-        text = progress.step.text if progress.event == "opening" and progress.step else _text(progress)
-        self._bar.update(self._task, total=None if share is None else 1.0, completed=share or 0.0, description=text)
+        total, text = None if share is None else 1.0, _shown(progress)
+        self._bar.update(self._task, total=total, completed=share or 0.0, description=text)
         if progress.event == "end":
             self._bar.stop()
             self._bar = None
@@ -51,6 +70,10 @@ def share_of(progress: Progress) -> float | None:
     if progress.budget_s:
         shares.append(progress.elapsed_s / progress.budget_s)
     return min(1.0, max(shares)) if shares else None
+
+
+def _shown(progress: Progress) -> str:
+    return progress.step.text if progress.event == "opening" and progress.step else _text(progress)
 
 
 def _text(progress: Progress) -> str:

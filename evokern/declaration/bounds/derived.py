@@ -42,6 +42,8 @@ MOVES = frozenset(
     }
 )
 """Operations that do not compute: views, copies, conversions, and properties."""
+CONVERSIONS = frozenset({"numpy", "__array__", "tolist", "__dlpack__"})
+"""Methods that copy a tensor to another library."""
 PRODUCTS = frozenset(
     {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "linear", "conv1d", "conv2d", "conv3d"}
 )
@@ -81,7 +83,7 @@ class PropagatedBound(ErrorBound):
     ) -> tuple[torch.Tensor, ...]:
         """Return the error of each element divided by the number of roundings."""
         mode = self.propagation(problem, inputs)
-        with _plain_attention(), mode:
+        with _plain_attention(), _inside_torch(), mode:
             found = reference(inputs)
         return (mode.of(found).error / self.formula(problem)[0],)
 
@@ -210,7 +212,7 @@ def _try(kernel: Kernel, bound: PropagatedBound, config: Config, problem: Proble
     inputs = _inputs(kernel.workload.tensors(problem, config), "cpu")
     mode = bound.propagation(problem, inputs)
     try:
-        with _plain_attention(), mode:
+        with _plain_attention(), _inside_torch(), mode:
             result = kernel.workload.reference(problem, inputs)[output]
         _ = mode.of(result).error
     except UnknownOperationError:
@@ -240,6 +242,25 @@ def _plain_attention() -> Any:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     return sdpa_kernel([SDPBackend.MATH])
+
+
+def _inside_torch() -> Any:
+    """Return a context in which a reference must not convert tensors, because other libraries propagate no errors."""
+    from torch.overrides import TorchFunctionMode
+
+    from evokern.declaration.bounds.rounded import UnknownOperationError
+
+    class InsideTorch(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+        ) -> Any:
+            if getattr(func, "__name__", "") in CONVERSIONS:
+                raise UnknownOperationError(
+                    "the reference computes outside torch, where no bound on its error is known"
+                )
+            return func(*args, **(kwargs or {}))
+
+    return InsideTorch()
 
 
 def operations_of(kernel: Kernel, config: Config, problem: Problem) -> list[TracedOperation] | None:

@@ -1,0 +1,56 @@
+"""What `evokern.tune` reports when a search fails or is interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evokern
+from evokern import api
+
+SOURCE = """__global__ void scale(const float* x, float* y, int n) {
+  int i = blockIdx.x * BLOCK + threadIdx.x;
+  if (i <= n) y[i] = expf(x[i]);
+}
+"""
+
+
+def call(here: Path, **more: Any) -> evokern.SearchResult:
+    x = np.linspace(-1, 1, 1024, dtype=np.float32)
+    options = {"tolerance": 1e-5, "device": "sim:l4", "trials": 1, "db": here / "evokern.db", **more}
+    return evokern.tune(
+        SOURCE, "scale", [x, evokern.out_like(x), 1024], {"BLOCK": [128]}, grid=lambda p: 9, block=lambda p: p.BLOCK,
+        reference=lambda x: np.exp(x), **options,
+    )  # fmt: skip
+
+
+def test_a_search_without_a_correct_candidate_warns_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The warning has the finding; a log file gets lines of progress; the export does not advise more time."""
+    with pytest.warns(UserWarning, match=r"no candidate of scale is right \(1 crashed: out of bounds at line 3"):
+        result = call(tmp_path)
+    assert result.best is None
+    assert "evokern: scale: 1 trials" in capsys.readouterr().err
+    with pytest.raises(evokern.UsageError, match="correct the kernel or its declaration"):
+        result.export(tmp_path / "best.cu")
+
+
+def test_a_numpy_reference_needs_a_tolerance(tmp_path: Path) -> None:
+    """Errors are propagated through torch only."""
+    with pytest.raises(evokern.UsageError, match=r"computes outside torch.*pass tolerance="):
+        call(tmp_path, tolerance=None)
+
+
+def test_an_interrupted_call_ends_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements after the call do not run with half a result."""
+
+    class Interrupted:
+        interrupted = True
+
+    monkeypatch.setattr(api, "search_study", lambda *arguments, **options: Interrupted())
+    with pytest.raises(KeyboardInterrupt, match="the same call continues it"):
+        call(tmp_path)
