@@ -29,7 +29,7 @@ from evokern.errors import KernelError, UsageError, suggestion
 from evokern.tuning import rules
 from evokern.tuning.arguments import arguments_of, device_of
 from evokern.tuning.options import TuneOptions
-from evokern.tuning.reference import digest_of, import_path, name_of, order_of, pickled
+from evokern.tuning.reference import described, digest_of, import_path, name_of, order_of, pickled
 from evokern.tuning.reference_check import check_reference
 
 MOST_THREADS = 1024
@@ -201,8 +201,8 @@ class _Builder:
             return error
         output = re.search(r"output '(\w+)'", str(error))
         return UsageError(
-            f"the error bound of output {output[1] if output else 0} cannot be derived from reference "
-            f"{name_of(self.call.reference)} ({error.__cause__}); pass tolerance=(atol, rtol), for example "
+            f"the error bound of output {output[1] if output else 0} cannot be derived from "
+            f"{described(name_of(self.call.reference))} ({error.__cause__}); pass tolerance=(atol, rtol), for example "
             "tolerance=(1e-3, 1e-3), or error=, for example error=evokern.Elementwise(4)"
         )
 

@@ -39,6 +39,11 @@ def name_of(function: Callable[..., Any]) -> str:
     return "reference" if name == "<lambda>" else name
 
 
+def described(name: str) -> str:
+    """Return how messages refer to a reference: with its name, unless it is a lambda or only called `reference`."""
+    return "the reference" if name == "reference" else f"reference {name}"
+
+
 def import_path(function: Callable[..., Any]) -> str:
     """Return `module:function`, or `FILE.py:function` for a script; empty if the function cannot be imported."""
     name, module = getattr(function, "__qualname__", "<none>"), getattr(function, "__module__", None)
@@ -173,9 +178,8 @@ def order_of(
         except TypeError:
             continue
         return order
-    took = f"{name_of(function)}{signature}"
     raise UsageError(
-        f"reference {took} must take the inputs in the order of args: {_call(inputs)}"
+        f"{described(name_of(function))}{signature} must take the inputs in the order of args: {_call(inputs)}"
         + (f", or with the numbers {_call(arguments)}" if numbers else "")
     )
 
@@ -206,7 +210,8 @@ def _imported(path: str) -> Callable[..., Any]:
         found = getattr(found, part, None)
     if not callable(found):
         known = [key for key, value in vars(module).items() if isinstance(value, types.FunctionType)]
-        raise UsageError(f"--reference {path}: {place} has no function {name}: {suggestion(name, known)}")
+        close = suggestion(name, known) if known else "it defines none; a lambda cannot be named"
+        raise UsageError(f"--reference {path}: {place} has no function {name}: {close}")
     return found  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from evokern.declaration.as_data.declared import Passing
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, UsageError
 from evokern.tuning.arguments import TunedArgument
-from evokern.tuning.reference import name_of
+from evokern.tuning.reference import described, name_of
 
 
 def check_reference(function: Callable[..., Any], passing: Passing, arguments: Sequence[TunedArgument]) -> float:
@@ -40,19 +40,19 @@ def check_reference(function: Callable[..., Any], passing: Passing, arguments: S
             raise UsageError(str(error)) from error
         except KERNEL_CODE_EXCEPTIONS as error:
             raise UsageError(
-                f"reference {name_of(function)} raised {type(error).__name__}: {error} on the float64 inputs "
+                f"{described(name_of(function))} raised {type(error).__name__}: {error} on the float64 inputs "
                 f"({', '.join(f'{n} {tuple(one.shape)}' for n, one in given.items())})"
             ) from error
     for name, value in found.items():
         wanted = outputs[name]
         if tuple(value.shape) != wanted.shape:
             raise UsageError(
-                f"reference {name_of(function)} returned shape {tuple(value.shape)} for output {name}, but "
+                f"{described(name_of(function))} returned shape {tuple(value.shape)} for output {name}, but "
                 f"{wanted.where} has shape {wanted.shape}"
             )
         if wanted.dtype[0] not in "iu" and value.dtype != torch.float64:
             raise UsageError(
-                f"reference {name_of(function)} returned {str(value.dtype).removeprefix('torch.')} for output {name}; "
+                f"{described(name_of(function))} returned {str(value.dtype).removeprefix('torch.')} for output {name}; "
                 "it gets float64 inputs and must compute in float64, without a conversion to another type"
             )
     return flops

@@ -116,7 +116,7 @@ def test_the_database_suffices_to_load_the_kernel(tmp_path: Path, monkeypatch: p
         ({"source": SOURCE.replace("+=", "+= 1.f *")}, "the source changed (add.cu)"),
         ({"args": [torch.rand(32) + 1, torch.zeros(32, dtype=torch.int32), evokern.inout(torch.zeros(32)), 0.5, 64]},
          "args[0] was x f32[64], is x f32[32]"),
-        ({"reference": lambda x, index, y: y + x[index.long()] / 2}, "reference reference changed"),
+        ({"reference": lambda x, index, y: y + x[index.long()] / 2}, "the reference changed"),
         ({"grid": lambda q: (64 // q.BLOCK, 1)}, ""),
         ({"grid": lambda p: 128 // p.BLOCK}, "grid changed"),
         ({"tolerance": 1e-3}, "tolerance changed"),

@@ -90,7 +90,8 @@ def declaration_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[
     if old.get(VALUES) != new.get(VALUES) and not found:
         found.append("the values of integer arguments changed")
     if before["reference"]["digest"] != after["reference"]["digest"]:
-        found.append(f"reference {after['reference']['name']} changed")
+        name = after["reference"]["name"]
+        found.append("the reference changed" if name == "reference" else f"reference {name} changed")
     named = {"entry": "entry", "where": "where", "grid": "grid", "block": "block", "shared": "shared",
              "tolerance": "tolerance", "options": "options", "template": "entry"}  # fmt: skip
     found += [f"{text} changed" for key, text in named.items() if before.get(key) != after.get(key)]

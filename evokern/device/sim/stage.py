@@ -170,11 +170,11 @@ class ProblemBuffers:
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])
                 shown = distinguishing_digits(float(got[first]), float(expected[first]))
-                place = written.nonzero()[first].tolist()
+                place, limit = written.nonzero()[first].tolist(), float(allowed[written][first])
                 block = block_of(name, int(np.ravel_multi_index(place, self.tensors[name].shape)))
                 return (
                     f"{int(wrong.sum())} of {len(got)} elements of {name!r} written by {who} are wrong; the first, "
-                    f"{name}{place}{block}, is {shown[0]} instead of {shown[1]}"
+                    f"{name}{place}{block}, is {shown[0]} instead of {shown[1]} within {limit:.3g}"
                 )
         return None if written_at_all else f"{who} wrote no element of any output"
 
