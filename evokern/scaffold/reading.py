@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import (
     ELEMENT_TYPES,
@@ -62,7 +62,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     Raises:
         SourceError: the kernel is missing, is ambiguous, or has unsupported arguments.
     """
-    function = _function(source, wanted)
+    function = _with_pointers(source, _function(source, wanted))
     site = find_launch(source, function)
     plain = {*ELEMENT_TYPES, *WHOLE, *_REAL, *(one.name for one in function.template)}
     for parameter in function.parameters:
@@ -130,6 +130,20 @@ def _unread(site: LaunchSite | None, launch: LaunchText | None) -> str:
     return " and ".join(
         f"the {what} `{text}` of the launch on line {site.line} could not be read" for what, text in lost
     )
+
+
+def _with_pointers(source: CudaSource, function: KernelFunction) -> KernelFunction:
+    """Return a kernel whose parameters of a type such as `typedef float *F_` count as pointers."""
+    found = re.findall(r"\btypedef\s+([^;{}()]+?)\s*\*\s*(?:__restrict__\s+)?(\w+)\s*;", source.text)
+    found += [(kind, name) for name, kind in re.findall(r"\busing\s+(\w+)\s*=\s*([^;{}()]+?)\s*\*\s*;", source.text)]
+    targets = {name: kind for kind, name in found if "*" not in kind}
+    parameters = []
+    for one in function.parameters:
+        kind = targets.get(one.base) if not one.pointer else None
+        base = re.sub(r"\bconst\b", " ", kind or "").strip()
+        made = replace(one, base=" ".join(base.split()), pointer=True, const="const" in (kind or "").split())
+        parameters.append(made if kind else one)
+    return replace(function, parameters=tuple(parameters))
 
 
 def _function(source: CudaSource, wanted: str | None) -> KernelFunction:

@@ -156,6 +156,16 @@ def test_device_types_of_torch_are_supplied(
     assert (result.exit_code, expected in text) == (code, True), text
 
 
+def test_a_condition_that_needs_a_skipped_header_names_it(tmp_path: Path) -> None:
+    """The macro of a host library is undefined, because its header was skipped."""
+    (tmp_path / "k.cu").write_text(
+        "#include <nccl.h>\n#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)\n#define E 1\n#endif\n"
+        "__global__ void k(float* out) { out[threadIdx.x] = 1; }\n"
+    )
+    code, text = _sanitized(tmp_path / "k.cu")
+    assert code == 2 and 'skipped: "nccl.h" (line 1)' in text, text
+
+
 def test_the_only_kernel_of_a_file_needs_no_name(tmp_path: Path) -> None:
     """Kernels of included headers do not make the file's kernel ambiguous."""
     (tmp_path / "other.cuh").write_text("static __global__ void theirs(float* y) { y[threadIdx.x] = 2; }\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from evokern.cuda_source import read
@@ -68,3 +70,18 @@ def test_a_typedef_of_an_integer_is_a_field() -> None:
     )
     assert [one.name for one in reading.plan.fields] == ["N"]
     assert [gene.name for gene in reading.plan.genes] == ["BLOCK_X"]
+
+
+def test_include_guards_and_pointer_types_are_read(tmp_path: Path) -> None:
+    """A guard with a value is no gene, also around the file itself; a typedef of a pointer is a buffer."""
+    (tmp_path / "own.cuh").write_text(
+        "#ifndef OWN_H_\n#define OWN_H_ 1\ntypedef const float *__restrict__ In;\n#endif\n"
+    )
+    (tmp_path / "k.cu").write_text(
+        '#ifndef K_CU\n#define K_CU 1\n#include "own.cuh"\ntypedef const float *In;\nusing Out = float*;\n'
+        "__global__ void k(int n, In x, Out y) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }\n#endif\n"
+    )
+    reading = read_kernel(read(tmp_path / "k.cu"), None)
+
+    assert [gene.name for gene in reading.plan.genes] == ["BLOCK_X"]
+    assert [(one.name, one.dtype) for one in reading.plan.arguments if one.is_tensor] == [("x", "f32"), ("y", "f32")]

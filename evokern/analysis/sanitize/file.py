@@ -168,13 +168,24 @@ def _rendered(source: CudaSource, point: EntryPoint, wanted: FileLaunch) -> Rend
     return Rendered(source.device_text, source.name, source.headers, options, expressions, wanted.suffix)
 
 
+def _is_condition(source: CudaSource, failure: CompileFailure) -> bool:
+    """Return whether the first error is in a condition of the preprocessor."""
+    if failure.line is None or failure.file not in (None, source.name):
+        return False
+    lines = source.text.split("\n")[failure.line - 1 : failure.line]
+    return bool(lines) and re.match(r"\s*#\s*(?:el)?if\b", lines[0]) is not None
+
+
 def _explained(
     failure: CompileFailure, source: CudaSource, wanted: FileLaunch, rendered: Rendered, chip: Profile
 ) -> str:
     """Return why a compile failed; missing headers come first, because they may cause the first error."""
     message, hints = failure.message, []
     missing = active_includes(source, source.missing_includes, rendered, chip)
-    suspicious = () if missing else active_includes(source, source.suspicious_includes, rendered, chip)
+    skipped = source.suspicious_includes
+    if _is_condition(source, failure):  # it may use a macro of any skipped header
+        skipped = tuple(include for include in source.includes if include.status == "host")
+    suspicious = () if missing else active_includes(source, skipped, rendered, chip)
     if suspicious:
         hints.append(
             f"treated as host headers and skipped: {_listed(suspicious)}; if the kernel needs one, give its folder "

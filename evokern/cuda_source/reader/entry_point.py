@@ -60,8 +60,8 @@ def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFu
     if len(distinct) > 1:
         listed = "; ".join(f"{e.signature} (line {e.line})" for e in distinct.values())
         raise SourceError(
-            f"{wanted!r} matches {len(distinct)} kernels in {file}; use the qualified or mangled name of one kernel: "
-            f"{listed}"
+            f"{wanted!r} matches {len(distinct)} kernels in {file}: {listed}; use the qualified name, or for overloads "
+            "the mangled name (`nvcc -cubin`, then `cuobjdump -elf` lists it), or rename one kernel"
         )
     return matches[0]
 

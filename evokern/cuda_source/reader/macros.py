@@ -23,7 +23,8 @@ def macros(unit: SourceFile, known: frozenset[str]) -> Iterator[Macro]:
     """
     demanded = preprocessor.required(unit.stream)
     seen: set[str] = set()
-    guards = {unit.definitions[0].name} if unit.definitions and not unit.definitions[0].value else set()
+    first = unit.definitions[0] if unit.definitions else None
+    guards = {first.name} if first and (not first.value or _encloses_the_file(unit, first.name)) else set()
     for definition in unit.definitions:
         if definition.name in seen or (definition.guard and definition.name in guards):
             continue
@@ -43,6 +44,23 @@ def macros(unit: SourceFile, known: frozenset[str]) -> Iterator[Macro]:
             yield Macro(name, None, "required", unit.line(index), file=unit.name)
     for name, index in _undefined(unit, known | seen):
         yield Macro(name, None, "undefined", unit.line(index), file=unit.name)
+
+
+def _encloses_the_file(unit: SourceFile, name: str) -> bool:
+    """Return whether `#ifndef NAME`, `#define NAME …` and `#endif` enclose the whole file, as an include guard does."""
+    tokens = unit.stream.tokens
+    if len(tokens) < 3 or [tokens[0].directive, tokens[1].directive, tokens[-1].directive] != [
+        "ifndef",
+        "define",
+        "endif",
+    ]:
+        return False
+    depth = 0
+    for token in tokens[:-1]:
+        depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(token.directive, 0)
+        if not depth:
+            return False
+    return directive_body(tokens[0].text).split()[:1] == [name]
 
 
 def _undefined(unit: SourceFile, known: frozenset[str]) -> Iterator[tuple[str, int]]:
