@@ -111,15 +111,17 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     if plan.grid != reading.plan.grid or not reading.launch_line:
         launch_guess = "the smallest grid tried that writes every element"
         if reading.launch_line and reading.plan.grid:
-            launch_guess += f"; the file's launch ({reading.launch_line}) leaves some unwritten"
+            launch_guess += f"; with the file's launch ({reading.launch_line}), the guessed buffers were not filled"
         else:
             launch_guess += f"; {reading.unread}"
     notes = []
     for tensor in tensors:
         share = _share(plan, found, tensor)
         if tensor.name in found.covered and share < 1 and reading.launch_line and not launch_guess and not known_launch:
-            notes.append(f"kernel.py: the launch on {reading.launch_line} writes {100 * share:.0f} % of {tensor.name} "
-                         f"({', '.join(tensor.shape)}); check its grid")  # fmt: skip
+            notes.append(
+                f"kernel.py: with the launch on {reading.launch_line}, runs wrote {100 * share:.0f} % of {tensor.name} "
+                f"({', '.join(tensor.shape)}, a guess); check the shape and the grid"
+            )
     if not known_launch and not found.exceeded:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
     notes += _architecture_note(prober, plan)

