@@ -8,7 +8,6 @@ from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
 from evokern.api import TrialCallback, evaluate, resume, search, tune
 from evokern.cluster import RayRequest
 from evokern.declaration.bounds import (
-    Attention,
     Count,
     Elementwise,
     ErrorBound,
@@ -22,6 +21,7 @@ from evokern.declaration.bounds import (
     Sum,
     SumOfProducts,
 )
+from evokern.declaration.bounds.attention import Attention
 from evokern.declaration.bounds.layer_norm import LayerNorm
 from evokern.declaration.foreign import Extent, ForeignSource, LaunchGeometry
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter, Relieves, Value, When

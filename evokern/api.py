@@ -131,15 +131,14 @@ def tune(call: _TuneCall) -> SearchResult:
 def _failures(session: SessionResult) -> str:
     """Return why a search has no champion: the most common reasons and what the failures have in common."""
     from evokern.analysis.wrong_trials import hints
-    from evokern.report.trial_counts import reasons
+    from evokern.report.trial_counts import reason_lines
     from evokern.store import open_readonly
 
     with open_readonly(session.db) as reader:
         record = reader.study(session.study)
         trials = list(reader.trials(record))
-        found = [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example}" for one in reasons(trials, most=3)]
         advice = hints(record.kernel, record.genes, trials)
-    what = "; ".join(found) or "no trial ended within the budget"
+    what = "; ".join(reason_lines(trials, most=3)) or "no trial ended within the budget"
     return f"no candidate of {session.study} is right ({what})" + "".join(f". {one}" for one in advice)
 
 

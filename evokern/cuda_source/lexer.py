@@ -37,6 +37,8 @@ _COMMENT = re.compile(
     re.VERBOSE,
 )
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
+NESTING = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
+"""Directive → change of the nesting of conditionals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class TokenStream:
         depth = 0
         for behind in range(index, len(self.tokens)):
             name = self.tokens[behind].directive
-            depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(name, 0)
+            depth += NESTING.get(name, 0)
             if depth < 0:
                 return behind + 1
         return index + 1

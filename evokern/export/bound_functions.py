@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evokern.declaration.bounds import LOG2_E, Attention, ErrorBound, Softmax
+from evokern.declaration.bounds import LOG2_E, ErrorBound, Softmax
+from evokern.declaration.bounds.attention import Attention
 from evokern.declaration.bounds.layer_norm import LayerNorm
 from evokern.declaration.kernel import Problem, Tensor
 from evokern.export.sampled_check import SampledField

@@ -191,11 +191,7 @@ class References:
         """Return the bound of each output from its magnitudes."""
         errors = {}
         for name, parts in magnitudes.items():
-            bound = self._bounds[name]
-            # Sums of 16-bit magnitudes in float32 are accurate enough, because `STORED_GROWTH` exceeds the rounding.
-            sums = type(bound).combined is ErrorBound.combined
-            wide = [one.float() if sums and one.dtype == torch.bfloat16 else one.to(torch.float64) for one in parts]
-            found = bound.combined(self.limits[name].factors, wide)
+            found = self._bounds[name].combined(self.limits[name].factors, [one.to(torch.float64) for one in parts])
             errors[name] = self._stored_as(name, found.expand(self._results[name].shape))
         return errors
 

@@ -126,5 +126,11 @@ def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[FailureReaso
     ]
 
 
+def reason_lines(trials: Iterable[Trial], most: int) -> list[str]:
+    """Return the most common failure reasons, one line each, most frequent first."""
+    found = reasons(trials, most)
+    return [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example} (trial {one.trial})" for one in found]
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} …"

@@ -11,6 +11,7 @@ from evokern.cuda_source import CudaSource
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
+from evokern.scaffold.blocks import block_values, neighbours
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.infer import (
     LIMITS,
@@ -25,7 +26,7 @@ from evokern.scaffold.infer import (
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name, without_fields
 from evokern.scaffold.probe import LATER_ONLY, Prober, Run
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
-from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, block_values, neighbours, read_kernel
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, read_kernel
 from evokern.simt import Finding
 
 _WRITABLE = re.compile(

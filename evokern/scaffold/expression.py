@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from evokern.cuda_source.lexer import without_comments
+
 _TOKEN = re.compile(
     r"\s*(?:(sizeof\s*\(\s*[\w: ]+\s*\))|((?:\w+::)*[A-Za-z_]\w*)|(\d+)[uUlL]*(?![\w.])"
     r"|(<<|>>|[<>=!]=|[<>]|&&|\|\|)|(.))"
 )
 _OPERATORS = {"&&": "and", "||": "or"}
+_SCOPE = "\0"
+"""Stands for `::` while a text is split at colons."""
 _SIZES = {"float": 4, "double": 8, "half": 2, "__half": 2, "int": 4, "char": 1, "__nv_bfloat16": 2, "unsigned": 4,
           "unsigned int": 4, "float2": 8, "float4": 16, "bool": 1, "short": 2, "long long": 8}  # fmt: skip
 _CASTS = {"int", "unsigned", "size_t", "long", "dim3", "uint", "uint32_t", "int32_t"}
@@ -31,7 +35,7 @@ _FUNCTION = re.compile(
 def one_line_functions(text: str) -> dict[str, tuple[tuple[str, ...], str]]:
     """Return the functions that only return an expression, and the macros with parameters: name → parameters, body."""
     found = {}
-    for match in _FUNCTION.finditer(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)):
+    for match in _FUNCTION.finditer(without_comments(text)):
         name, parameters, body = filter(lambda part: part is not None, match.groups())
         words = [re.findall(r"\w+", one.partition("=")[0]) for one in parameters.split(",")]
         if all(words) and name != words[0][-1]:
@@ -45,7 +49,7 @@ def inlined(text: str, functions: Mapping[str, tuple[tuple[str, ...], str]]) -> 
         for match in re.finditer(r"(?:\w+::)*\b(\w+)\s*(?:<[\w ]*>\s*)?\(", text):
             parameters, body = functions.get(match[1], ((), ""))
             end = _closing(text, match.end())
-            given = _arguments(text[match.end() : end])
+            given = outer_parts(text[match.end() : end])
             if not parameters or len(given) != len(parameters):
                 continue
             words = re.split(r"([A-Za-z_]\w*)", body)
@@ -68,18 +72,24 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _arguments(text: str) -> list[str]:
-    """Split a text at its commas outside brackets."""
-    return [text[a:b].strip() for a, b in _parts(text, ",")]
+def outer_parts(text: str, separator: str = ",", *, angles: bool = False) -> list[str]:
+    """Split a text at a separator outside brackets.
 
-
-def _parts(text: str, separator: str) -> list[tuple[int, int]]:
-    depth, starts = 0, [0]
-    for index, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
+    Args:
+        text: the text.
+        separator: one character.
+        angles: whether `<` and `>` are brackets, as in template arguments.
+    """
+    depth, parts = 0, [""]
+    for character in text:
+        depth += (character in "([{" or (angles and character == "<")) - (
+            character in ")]}" or (angles and character == ">")
+        )
         if character == separator and not depth:
-            starts.append(index + 1)
-    return list(zip(starts, [start - 1 for start in starts[1:]] + [len(text)], strict=True))
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 _CEIL_DIV = {"cdiv", "ceildiv", "divup", "idivup", "ceil_div", "div_up", "div_ceil", "divceil", "ceil_divide"}
@@ -141,31 +151,32 @@ def _rounded_up(expression: str) -> str:
     if match is None:
         return expression
     end = _closing(expression, match.end())
-    inner = expression[match.end() : end].strip()
-    while inner.startswith("(") and _closing(inner, 1) == len(inner) - 1:
-        inner = inner[1:-1].strip()
-    parts = _parts(inner, "/")
+    inner = _unwrapped(expression[match.end() : end])
+    parts = outer_parts(inner, "/")
     made = inner
     if len(parts) == 2 and (_REAL_CAST.search(inner) or "." in inner):
-        (a, b), (c, d) = parts
-        over, under = (
-            re.sub(r"(?<=\d)\.0*[fF]?(?!\w)", "", _REAL_CAST.sub(" ", part)) for part in (inner[a:b], inner[c:d])
-        )
+        over, under = (re.sub(r"(?<=\d)\.0*[fF]?(?!\w)", "", _REAL_CAST.sub(" ", part)) for part in parts)
         made = f"ceil_div({over}, {under})"
     return expression[: match.start()] + made + _rounded_up(expression[end + 1 :])
 
 
 def _conditional(expression: str) -> tuple[str, str, str] | None:
     """Return the condition and both values of `a ? b : c`, or None for another expression."""
+    condition, *rest = outer_parts(_unwrapped(expression), "?")
+    if not rest:
+        return None
+    first, *others = outer_parts("?".join(rest).replace("::", _SCOPE), ":")
+    if not others:
+        return None
+    return condition, first.replace(_SCOPE, "::"), ":".join(others).replace(_SCOPE, "::")
+
+
+def _unwrapped(expression: str) -> str:
+    """Return an expression without brackets around the whole."""
     bare = expression.strip()
     while bare.startswith("(") and _closing(bare, 1) == len(bare) - 1:
         bare = bare[1:-1].strip()
-    parts = _parts(bare, "?")
-    if len(parts) < 2:
-        return None
-    condition, rest = bare[slice(*parts[0])], bare[parts[1][0] :]
-    colons = [stop for _, stop in _parts(rest.replace("::", "  "), ":")]
-    return (condition, rest[: colons[0]], rest[colons[0] + 1 :]) if len(colons) > 1 else None
+    return bare
 
 
 def _word(word: str, names: Mapping[str, str], locals_: Mapping[str, str], depth: int) -> str | None:

@@ -30,8 +30,8 @@ def find_launch(source: CudaSource, entry: KernelFunction) -> LaunchSite | None:
 
 def _with_functions(source: CudaSource, site: LaunchSite) -> LaunchSite:
     """Return a launch whose expressions contain the bodies of the file's one-line functions instead of calls."""
-    functions = one_line_functions(source.text)
-    functions = {name: made for name, made in functions.items() if name not in constant_names(source)}
+    known = constant_names(source)  # such as macros that round up, which have a shorter translation
+    functions = {name: made for name, made in one_line_functions(source.text).items() if name not in known}
     grid, block, shared = (inlined(text, functions) for text in (site.grid, site.block, site.shared))
     definitions = tuple((name, inlined(text, functions)) for name, text in site.definitions)
     return replace(site, grid=grid, block=block, shared=shared, definitions=definitions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,9 +22,10 @@ from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry
 from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
-from evokern.scaffold.expression import to_python
+from evokern.scaffold.blocks import block_of, neighbours
+from evokern.scaffold.expression import outer_parts, to_python
 from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find_launch, read_launch
-from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
+from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, Plan, unused_name
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated_sizes import allocated_sizes
 
@@ -33,8 +33,6 @@ DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
 LARGEST_GENE = 1024
 """Maximum value of a macro that becomes a gene; larger values are problem sizes."""
-_THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
-"""Common names for the number of threads per block."""
 _REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
          "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
 
@@ -101,7 +99,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         known = {name: int(value) for name, value in constant_names(source).items() if value.isdigit()}
         launch = read_launch(site, names, text, known)
     unread = _unread(site, launch)
-    block, block_genes = _block(function, launch, names, text, unread)
+    block, block_genes = block_of(function, launch, names, text, unread)
     macros_of = {name: f"p.{name}" for name in sizes}
     arguments = tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)}))
     plan = Plan(
@@ -193,14 +191,6 @@ def _macro_gene(macro: Macro) -> DraftGene:
     return DraftGene(macro.name, neighbours(macro.number), macro.number, "half and double the file's value")
 
 
-def neighbours(number: int) -> tuple[int, ...]:
-    """Return a value with the neighbouring values that a tuner would try: half and double, or on and off."""
-    if number in (0, 1):
-        return (0, 1) if number == 0 else (1, 2, 4)
-    lower = number // 2 if number % 2 == 0 else number - 1
-    return tuple(sorted({lower, number, 2 * number}))
-
-
 def _with_arguments(
     source: CudaSource, function: KernelFunction, wanted: str | None, site: LaunchSite | None
 ) -> EntryPoint:
@@ -227,15 +217,7 @@ def _default_argument(kind: str, default: str | None) -> str:
 
 def _split(arguments: str) -> list[str]:
     """Split template arguments at their outermost commas."""
-    parts, depth = [""], 0
-    for character in arguments:
-        depth += character in "<([{"
-        depth -= character in ">)]}"
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
+    return [part for part in outer_parts(arguments, angles=True) if part]
 
 
 def _entry(
@@ -356,89 +338,6 @@ def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) ->
     if launch is None:
         return {}
     return {gene.name.lower(): f"c.{gene.name}" for gene in block_genes}
-
-
-def _block(
-    function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str, unread: str
-) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
-    """Return the block's extents and genes from the launch, or else from launch bounds or index arithmetic."""
-    bound = to_python(function.launch_bounds[0], names, {}) if function.launch_bounds else None
-    if launch and launch.block:
-        numbers = _block_numbers(launch)
-        return launch.block, tuple(
-            DraftGene(
-                name,
-                _within_bound(block_values(numbers[name]), name, numbers, launch.block, bound),
-                numbers[name],
-                "" if known else "the file contains no value",
-                BLOCK_DOC,
-            )
-            for name, known in launch.block_genes.items()
-        )
-    if bound:
-        return split_tuple(bound), ()
-    return _block_by_index(function, names, text, unread)
-
-
-def _within_bound(
-    values: tuple[int, ...], name: str, numbers: Mapping[str, int], block: tuple[str, ...], bound: str | None
-) -> tuple[int, ...]:
-    """Return the values of a block gene for which the block, with the other genes as in the file, obeys the bound."""
-    plan = Plan("", (), (), (), (), block)
-
-    def obeys(value: int) -> bool:
-        config = {**numbers, name: value}
-        return math.prod(plan.extents(block, config, {})) <= plan.value(bound or "", config, {})
-
-    try:
-        return (tuple(filter(obeys, values)) or values) if bound else values
-    except (ArithmeticError, AttributeError):  # depends on other genes too
-        return values
-
-
-def _block_numbers(launch: LaunchText) -> dict[str, int]:
-    """Return the values of a launch's block genes: the file's numbers, or guesses that give a common block size."""
-    for guess in (256, 16, 32, 8):
-        numbers = {name: number or guess for name, number in launch.block_genes.items()}
-        try:
-            extents = Plan("", (), (), (), (), launch.block).extents(launch.block, numbers, {})
-        except (ZeroDivisionError, AttributeError):  # depends on other genes too
-            continue
-        if min(extents) >= 1 and 32 <= extents[0] * extents[1] * extents[2] <= 1024:
-            return numbers
-    return {name: number or 256 for name, number in launch.block_genes.items()}
-
-
-def _block_by_index(
-    function: KernelFunction, names: Mapping[str, str], text: str, unread: str
-) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
-    """Guess the block from `blockIdx.x * BLOCK + threadIdx.x`; an extent without a macro becomes a gene."""
-    axes = [axis for axis in "xyz" if f"threadIdx.{axis}" in text] or ["x"]
-    extents: list[str] = []
-    genes: list[DraftGene] = []
-    for axis in "xyz"[: "xyz".index(axes[-1]) + 1]:
-        found = re.search(rf"blockIdx\.{axis}\s*\*\s*\(?\s*([A-Za-z_]\w*)\b(?!\s*\.)", text) or re.search(
-            rf"\b([A-Za-z_]\w*)\s*\*\s*blockIdx\.{axis}", text
-        )
-        known = names.get(found[1]) if found else None
-        if known is None and axes == ["x"]:  # a template parameter for the block size
-            known = next((text for word, text in names.items() if _THREADS.fullmatch(word)), None)
-        if known and known.startswith("c."):
-            extents.append(known)
-            continue
-        gene = unused_name(f"BLOCK_{axis.upper()}", text)
-        default = 256 if len(axes) == 1 else 16
-        genes.append(DraftGene(gene, block_values(default), default, unread, BLOCK_DOC))
-        extents.append(f"c.{gene}")
-    return tuple(extents), tuple(genes)
-
-
-def block_values(number: int) -> tuple[int, ...]:
-    """Return the block extents to try: whole warps, or neighbouring values if the value is less than a warp."""
-    if number >= 32:
-        values = {max(32, number // 4), max(32, number // 2), number, min(1024, 2 * number)}
-        return tuple(sorted(values))
-    return neighbours(number)
 
 
 def _arguments(

@@ -14,7 +14,7 @@ from evokern.errors import UsageError, suggestion
 from evokern.scaffold import resolve
 from evokern.scaffold.launch_text import WHOLE
 from evokern.scaffold.reading import DRAFTED_FOR
-from evokern.tuning.arrays import DTYPES, Example, library_of, number_of
+from evokern.tuning.arrays import DTYPES, Example, framework_of, number_of
 from evokern.tuning.marks import InOut, OutLike
 
 _REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
@@ -36,7 +36,7 @@ class TunedArgument:
     """Role of an array, as in `evokern.Tensor`; empty for a number."""
     shape: tuple[int, ...] = ()
     """Shape of an array."""
-    library: str = ""
+    framework: str = ""
     """Library of an array."""
     kept: str = ""
     """Dtype in which the reference gets integers or bool; empty for floating point."""
@@ -90,9 +90,9 @@ def arguments_of(
     for name in draw:
         if name not in inputs:
             raise UsageError(f"draw: there is no input {name!r}: {suggestion(name, inputs)}")
-    libraries = sorted({one.library for one in found if one.library})
-    if len(libraries) > 1:
-        raise UsageError(f"args mixes arrays of {' and '.join(libraries)}; pass arrays of one library")
+    frameworks = sorted({one.framework for one in found if one.framework})
+    if len(frameworks) > 1:
+        raise UsageError(f"args mixes arrays of {' and '.join(frameworks)}; pass arrays of one library")
     return found
 
 
@@ -121,7 +121,7 @@ def _argument(
     written = f"{parameter.type} {name}"
     base = types.get(parameter.base, parameter.base)
     array = given.array if isinstance(given, (OutLike, InOut)) else given
-    if not library_of(array):
+    if not framework_of(array):
         number = number_of(given)
         if isinstance(given, (OutLike, InOut)) or (number is None and parameter.pointer):
             raise UsageError(f"{where} is {_kind(given)}; pass a torch, NumPy or CuPy array for {written}")
@@ -142,7 +142,7 @@ def _argument(
         raise UsageError(f"{where} is an output, but the kernel cannot write it: {written}; pass the array itself")
     whole = dtype[0] in "iu"
     made = TunedArgument(
-        name, where, dtype, role, example.shape, example.library,
+        name, where, dtype, role, example.shape, example.framework,
         kept=example.dtype_name if whole else "", example=example,
     )  # fmt: skip
     return made if role == "output" else _with_values(made, example, draw, whole=whole)
@@ -216,8 +216,8 @@ def _fitting(example: Example, base: str, where: str, written: str) -> str:
     if same_size and own[0] in "iu" and wanted[0] in "iu":
         return own
     short = next((name for name, one in DTYPES.items() if one == wanted), wanted)
-    change = f"{example.name}.to(torch.{short})" if example.library == "torch" else f"{example.name}.astype({short!r})"
-    raise UsageError(f"{where} is {example.dtype_name}, but the kernel takes {written}; pass {change}")
+    call = f"to(torch.{short})" if example.framework == "torch" else f"astype({short!r})"
+    raise UsageError(f"{where} is {example.dtype_name}, but the kernel takes {written}; pass {example.name}.{call}")
 
 
 def _check_roles(found: Sequence[TunedArgument], parameters: Sequence[CudaParameter]) -> None:

@@ -21,12 +21,12 @@ MOST_STORED = 1 << 23
 """Maximum size of the compressed values of an integer input that a database stores, in bytes."""
 
 
-def library_of(value: object) -> str:
+def framework_of(value: object) -> str:
     """Return the library of an array: `torch`, `numpy` or `cupy`; empty for anything else."""
-    for library, kind in (("torch", "Tensor"), ("numpy", "ndarray"), ("cupy", "ndarray")):
-        module = sys.modules.get(library)  # an array exists only if its library is imported
+    for framework, kind in (("torch", "Tensor"), ("numpy", "ndarray"), ("cupy", "ndarray")):
+        module = sys.modules.get(framework)  # an array exists only if its library is imported
         if module is not None and isinstance(value, getattr(module, kind, ())):
-            return library
+            return framework
     return ""
 
 
@@ -48,9 +48,9 @@ class Example:
     """The argument in messages, such as `args[1] (x)`."""
 
     @property
-    def library(self) -> str:
+    def framework(self) -> str:
         """Library of the array."""
-        return library_of(self.value)
+        return framework_of(self.value)
 
     @property
     def dtype_name(self) -> str:
@@ -65,9 +65,9 @@ class Example:
     @property
     def device(self) -> str:
         """`cuda:N` for an array on a GPU, else `cpu`."""
-        if self.library == "torch":
+        if self.framework == "torch":
             return str(self.value.device)
-        return f"cuda:{self.value.device.id}" if self.library == "cupy" else "cpu"
+        return f"cuda:{self.value.device.id}" if self.framework == "cupy" else "cpu"
 
     def check(self) -> None:
         """Reject an array that cannot be an argument.
@@ -82,16 +82,16 @@ class Example:
             )
         if 0 in self.shape:
             raise UsageError(f"{self.where} has shape {self.shape}, which has no elements; pass a larger example")
-        if self.library == "torch":
+        if self.framework == "torch":
             if str(self.value.layout) != "torch.strided" or self.value.device.type not in ("cpu", "cuda"):
                 raise UsageError(f"{self.where} is a {self.value.layout} tensor on {self.value.device}; pass a dense "
                                  "tensor on the CPU or a GPU")  # fmt: skip
             contiguous, remedy = self.value.is_contiguous(), "{}.contiguous()"
         else:
-            module = "np" if self.library == "numpy" else "cp"
+            module = "np" if self.framework == "numpy" else "cp"
             contiguous, remedy = bool(self.value.flags["C_CONTIGUOUS"]), f"{module}.ascontiguousarray({{}})"
         if not contiguous:
-            strides = tuple(self.value.stride()) if self.library == "torch" else tuple(self.value.strides)
+            strides = tuple(self.value.stride()) if self.framework == "torch" else tuple(self.value.strides)
             raise UsageError(
                 f"{self.where} is not contiguous (shape {self.shape}, strides {strides}); pass "
                 f"{remedy.format(self.name)}"
@@ -106,9 +106,9 @@ class Example:
         """Return the array as a torch tensor; one in host memory shares it."""
         import torch
 
-        if self.library == "torch":
+        if self.framework == "torch":
             return self.value.detach().reshape(self.shape)
-        if self.library == "numpy":
+        if self.framework == "numpy":
             import numpy
 
             return torch.from_numpy(numpy.ascontiguousarray(self.value)).reshape(self.shape)

@@ -223,7 +223,7 @@ class _Builder:
         order = order_of(call.reference, inputs, numbers, [one.name for one in passed])
         passing = Passing(
             inputs, outputs, order, {one.name: one.kept for one in arrays if one.kept and one.role != "output"},
-            next((one.library for one in arrays if one.library), "torch"), {one.name: one.shape for one in arrays},
+            next((one.framework for one in arrays if one.framework), "torch"), {one.name: one.shape for one in arrays},
         )  # fmt: skip
         error = _by_output("error", call.error, outputs, _bound)
         draws = {one.name: one.draw for one in arrays if callable(one.draw)}
@@ -254,7 +254,7 @@ class _Builder:
             **{name: rule for name, (rule, _) in self.rules.items()},
             "reference": {
                 "name": name_of(call.reference), "path": import_path(call.reference), "digest": digest,
-                "order": list(passing.order), "library": passing.library,
+                "order": list(passing.order), "library": passing.framework,
             },
             "functions": digest if not any(more) else digest_of((call.reference, *more)),
             "tolerance": exact | _by_output("tolerance", call.tolerance, passing.outputs, _pair),

@@ -25,7 +25,7 @@ def check_reference(function: Callable[..., Any], passing: Passing, arguments: S
     outputs = {one.name: one for one in arguments if one.name in passing.outputs}
     examples = {one.name: one for one in arguments if one.name in passing.inputs}
     found, flops = None, 0.0
-    if passing.library == "torch":  # tensors without data cost nothing, but not every function accepts them
+    if passing.framework == "torch":  # tensors without data cost nothing, but not every function accepts them
         shaped = {n: torch.empty(one.shape, dtype=torch.float64, device="meta") for n, one in examples.items()}
         try:
             found = passing.call(function, shaped)

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.scaffold.blocks import neighbours
 from evokern.scaffold.expression import to_python
 from evokern.scaffold.plan import split_tuple
-from evokern.scaffold.reading import neighbours
 from evokern.study.discovery import find_kernel, find_study
 
 FILES = DATA / "cuda_files"

@@ -118,12 +118,11 @@ def _counted(result: SessionResult) -> str:
 
 def _reasons(result: SessionResult) -> list[str]:
     """Return the most common reasons for failures, one line each, most frequent first."""
-    from evokern.report.trial_counts import reasons
+    from evokern.report.trial_counts import reason_lines
     from evokern.store import open_readonly
 
     with open_readonly(result.db) as reader:
-        found = reasons(reader.trials(reader.study(result.study)), most=3)
-    return [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example} (trial {one.trial})" for one in found]
+        return reason_lines(reader.trials(reader.study(result.study)), most=3)
 
 
 def _hints(result: SessionResult) -> list[str]:

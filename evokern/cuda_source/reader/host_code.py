@@ -91,21 +91,18 @@ class _Separation:
 
     def host_library(self, unit: SourceFile, index: int) -> str:
         """Return the qualified name at a token if it belongs to a host-only library, else an empty string."""
-        tokens, last = unit.stream.tokens, index
-        thrust = tokens[index].text == "thrust" and [
-            token.text in known_headers.THRUST_HOST for token in tokens[index + 2 : index + 3]
-        ] == [True]
-        if tokens[index].text not in known_headers.HOST_NAMESPACES and not thrust:
+        tokens, last, namespace = unit.stream.tokens, index, unit.stream.tokens[index].text
+        if namespace not in known_headers.HOST_NAMESPACES and namespace != "thrust":
             return ""
         if tokens[index - 1].text == "::" and index > 1 and tokens[index - 2].kind == "word":
             return ""
         while last + 2 < len(tokens) and tokens[last + 1].text == "::" and tokens[last + 2].kind == "word":
             last += 2
-        name = "".join(token.text for token in tokens[index : last + 1])
-        supplied = (
-            tokens[index].text in known_headers.TORCH_NAMESPACES and tokens[last].text in known_headers.TORCH_NAMES
-        )
-        return "" if last == index or (supplied and last == index + 2) else name
+        if last == index or (namespace == "thrust" and tokens[index + 2].text not in known_headers.THRUST_HOST):
+            return ""
+        if last == index + 2 and known_headers.is_torch_type(namespace, tokens[last].text):
+            return ""
+        return "".join(token.text for token in tokens[index : last + 1])
 
     def run(self) -> HostCode:
         """Classify all declarations: keep device code and the declarations that it uses."""

@@ -54,7 +54,7 @@ TORCH_NAMES = _name_set("""
 TORCH_GLOBALS = frozenset({"gpuAtomicAdd", "CUDA_KERNEL_LOOP", "CUDA_KERNEL_LOOP_TYPE"})
 """Functions and macros that `TORCH_DEVICE` declares outside namespaces."""
 
-TORCH_NAMESPACES = frozenset({"torch", "at", "c10"})
+_TORCH_NAMESPACES = frozenset({"torch", "at", "c10"})
 
 _DECLARED_BY = HALF_TYPES | {
     "mma.h": r"wmma",
@@ -152,6 +152,11 @@ def is_device_header(name: str) -> bool:
     """Return whether the device compiler, its include directories or the shims provide a header."""
     library = "/" in name and name.split("/")[0] in LIBRARIES and not is_host_part(name)
     return name in SHIMMED or name in CUDA or library
+
+
+def is_torch_type(namespace: str, name: str) -> bool:
+    """Return whether `TORCH_DEVICE` declares a qualified name."""
+    return namespace in _TORCH_NAMESPACES and name in TORCH_NAMES
 
 
 def toolkit_header(name: str) -> str:

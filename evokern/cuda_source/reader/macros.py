@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.lexer import directive_body
+from evokern.cuda_source.lexer import NESTING, directive_body
 from evokern.cuda_source.reader import known_headers
 from evokern.cuda_source.reader.records import Macro
 from evokern.cuda_source.source_file import SourceFile
@@ -48,16 +48,12 @@ def macros(unit: SourceFile, known: frozenset[str]) -> Iterator[Macro]:
 
 def _encloses_the_file(unit: SourceFile, name: str) -> bool:
     """Return whether `#ifndef NAME`, `#define NAME …` and `#endif` enclose the whole file, as an include guard does."""
-    tokens = unit.stream.tokens
-    if len(tokens) < 3 or [tokens[0].directive, tokens[1].directive, tokens[-1].directive] != [
-        "ifndef",
-        "define",
-        "endif",
-    ]:
+    tokens, depth = unit.stream.tokens, 0
+    outer = [token.directive for token in (*tokens[:2], *tokens[-1:])]
+    if len(tokens) < 3 or outer != ["ifndef", "define", "endif"]:
         return False
-    depth = 0
     for token in tokens[:-1]:
-        depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(token.directive, 0)
+        depth += NESTING.get(token.directive, 0)
         if not depth:
             return False
     return directive_body(tokens[0].text).split()[:1] == [name]

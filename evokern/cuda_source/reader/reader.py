@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from evokern.cuda_source import preprocessor
+from evokern.cuda_source.lexer import NESTING
 from evokern.cuda_source.reader import finders, known_headers, launches, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
@@ -315,11 +316,8 @@ def _names_torch_type(unit: SourceFile) -> bool:
     """Return whether a file uses a type of torch that device code can use."""
     tokens = unit.stream.tokens
     return any(
-        token.text in known_headers.TORCH_NAMES
-        and index > 1
-        and tokens[index - 1].text == "::"
-        and tokens[index - 2].text in known_headers.TORCH_NAMESPACES
-        for index, token in enumerate(tokens)
+        scope.text == "::" and known_headers.is_torch_type(namespace.text, name.text)
+        for namespace, scope, name in zip(tokens, tokens[1:], tokens[2:], strict=False)
     )
 
 
@@ -327,7 +325,7 @@ def _least_conditional(unit: SourceFile, lines: Iterable[int]) -> int:
     """Return the first of the given ``#include`` lines with the lowest nesting of conditionals."""
     depth, depths = 0, {}
     for index, token in enumerate(unit.stream.tokens):
-        depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(token.directive, 0)
+        depth += NESTING.get(token.directive, 0)
         depths[unit.line(index)] = depth
     return min(lines, key=lambda line: (depths.get(line, 0), line))
 

@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Set
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.lexer import directive_body
+from evokern.cuda_source.lexer import NESTING, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.layout import Edit, Layout
 from evokern.cuda_source.specialize.statements import declarators, declared_names, skip_statement, statement_starts
-
-_CONDITIONALS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 
 
 def prune_edits(unit: SourceFile, wanted: Set[str] = frozenset()) -> list[Edit]:
@@ -76,7 +74,7 @@ class _Pruner:
         """Return whether no preprocessor conditional crosses the border of a branch."""
         depth = 0
         for index in range(first, behind):
-            depth += _CONDITIONALS.get(self.tokens[index].directive, 0)
+            depth += NESTING.get(self.tokens[index].directive, 0)
             if depth < 0:
                 return False
         return depth == 0

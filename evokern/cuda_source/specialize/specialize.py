@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.lexer import TokenStream, directive_body
+from evokern.cuda_source.lexer import NESTING, TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.answer_edits import answer_edits
 from evokern.cuda_source.specialize.branches import prune_edits
@@ -157,7 +157,7 @@ def _undefined_words(stream: TokenStream) -> set[str]:
     for token in stream.tokens:
         words = set(preprocessor.words(directive_body(token.text))) if token.kind == "directive" else {token.text}
         name = token.directive
-        depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(name, 0)
+        depth += NESTING.get(name, 0)
         if name in ("define", "undef") and depth == 0:
             own = re.match(r"\w+", directive_body(token.text))
             defined |= {own.group()} - found if own else set()

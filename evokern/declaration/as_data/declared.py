@@ -213,7 +213,7 @@ class Passing:
     """Arguments of the reference: names of inputs, and numbers."""
     dtypes: Mapping[str, str]
     """Input → its dtype as torch names it, for inputs whose values are integers or bool."""
-    library: str
+    framework: str
     """Library of the arrays: `torch`, `numpy` or `cupy`."""
     shapes: Mapping[str, tuple[int, ...]]
     """Output → its shape."""
@@ -248,11 +248,10 @@ class Passing:
 
         if name in self.dtypes:
             values = values.to(getattr(torch, self.dtypes[name]))
-        if (
-            self.library == "torch" or values.device.type == "meta"
-        ):  # arithmetic on tensors without data shows the operation
+        # Arithmetic on tensors without data shows the operations.
+        if self.framework == "torch" or values.device.type == "meta":
             return values
-        if self.library == "numpy":
+        if self.framework == "numpy":
             return values.cpu().numpy()
         import cupy
 
@@ -341,7 +340,7 @@ class _Declared:
             if tensor.role != "input" or data["reads_all"]
         )
         baselines: tuple[Baseline, ...] = ()
-        if functions is not None and self.passing().library == "torch":
+        if functions is not None and self.passing().framework == "torch":
             baselines = (Baseline(data["reference"]["name"], self.baseline),)
         return Workload(
             tensors=lambda p, c: tensors,
@@ -380,7 +379,7 @@ class _Declared:
             outputs=tuple(one["name"] for one in self.outputs),
             order=tuple(reference["order"]),
             dtypes={one["name"]: one["kept"] for one in self.arrays if "kept" in one},
-            library=reference["library"],
+            framework=reference["library"],
             shapes={one["name"]: tuple(one["shape"]) for one in self.outputs},
         )
 
