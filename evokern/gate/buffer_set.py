@@ -207,6 +207,8 @@ class BufferSet:
 
     def erase_secrets(self) -> None:
         """Erase references and results from device memory before a candidate runs."""
+        for one in self._renewal.slices:
+            one.forget_indices()
         if self._unsealed:
             self._references.conceal()
             if self.large and self._references.computed > self._whole_references and self._device.type == "cuda":

@@ -140,7 +140,7 @@ class References:
             self._check(index, found)
             self._keep_magnitudes(index, self._stored(magnitudes))
             if self._kept is not None:
-                self._keep(index, found)
+                self._keep(index, torch.cat([value.reshape(-1) for value in found.values()]).view(torch.int64))
         else:
             found = self._renewed(index)
         if self._kept is None or sum(value.numel() for value in found.values()) <= MAX_TOGETHER:
@@ -158,18 +158,21 @@ class References:
     def _magnitudes_at(self, index: int) -> Magnitudes:
         """Return the unsealed magnitudes of a set; empty if its arithmetic is exact or no output has a bound."""
         if index not in self._magnitudes:
-            found: Magnitudes = {}
-            if self._kept_magnitudes is not None and not self._exact[index]:
-                raw = self._kept_magnitudes.get(index).view(torch.uint8)
-                for name, shapes in self._layout.items():
-                    dtype, parts = self._stored_dtype(name), []
-                    for shape in shapes:
-                        size = shape.numel() * dtype.itemsize
-                        parts.append(raw[:size].view(dtype).view(shape))
-                        raw = raw[-(-size // _WORD) * _WORD :]
-                    found[name] = tuple(parts)
-            self._magnitudes[index] = found
+            known = None if self._exact[index] else self._kept_magnitudes
+            self._magnitudes[index] = {} if known is None else self._parts_of(known.get(index))
         return self._magnitudes[index]
+
+    def _parts_of(self, words: torch.Tensor) -> Magnitudes:
+        """Return views of the magnitudes of a set in their stored words."""
+        raw, found = words.view(torch.uint8), {}
+        for name, shapes in self._layout.items():
+            dtype, parts = self._stored_dtype(name), []
+            for shape in shapes:
+                size = shape.numel() * dtype.itemsize
+                parts.append(raw[:size].view(dtype).view(shape))
+                raw = raw[-(-size // _WORD) * _WORD :]
+            found[name] = tuple(parts)
+        return found
 
     def _keep_magnitudes(self, index: int, magnitudes: Magnitudes) -> None:
         """Store the magnitudes of a set as the references are stored."""
@@ -178,8 +181,7 @@ class References:
         if self._kept is None or not magnitudes:
             return
         self._layout = {name: [one.shape for one in parts] for name, parts in magnitudes.items()}
-        padded = [_words(one) for parts in magnitudes.values() for one in parts]
-        words = torch.cat(padded)
+        words = torch.cat([_words(one) for parts in magnitudes.values() for one in parts])
         if self._kept_magnitudes is None:
             device, secret, sealed, own = self._seal
             self._kept_magnitudes = Sealed(
@@ -191,7 +193,8 @@ class References:
         """Return the bound of each output from its magnitudes."""
         errors = {}
         for name, parts in magnitudes.items():
-            found = self._bounds[name].combined(self.limits[name].factors, [one.to(torch.float64) for one in parts])
+            narrow = self._stored_dtype(name) == torch.bfloat16
+            found = self._bounds[name].combined(self.limits[name].factors, parts, torch.float32 if narrow else None)
             errors[name] = self._stored_as(name, found.expand(self._results[name].shape))
         return errors
 
@@ -200,8 +203,10 @@ class References:
 
     def _stored_as(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return values in the type in which they are stored: 2 bytes suffice for the bound of a narrow output."""
-        dtype = self._stored_dtype(name)
-        return (values * STORED_GROWTH).to(dtype) if dtype == torch.bfloat16 else values.contiguous()
+        if self._stored_dtype(name) != torch.bfloat16:
+            return values.contiguous()
+        stored = torch.empty(values.shape, dtype=torch.bfloat16, device=values.device)
+        return torch.mul(values, STORED_GROWTH, out=stored)
 
     def _stored_dtype(self, name: str) -> torch.dtype:
         return torch.bfloat16 if DTYPE_BYTES[self._results[name].dtype] <= 2 else torch.float64
@@ -209,28 +214,30 @@ class References:
     def _renewed(self, index: int) -> dict[str, torch.Tensor]:
         """Return a stored reference after recomputing its changed slices."""
         assert self._kept is not None, "a reference that is not kept is stale"
-        flat = self._kept.get(index).view(torch.float64)
+        words = self._kept.get(index)
+        flat = words.view(torch.float64)
         sizes = [tensor.elements for tensor in self._results.values()]
         parts = zip(self._results.items(), flat.split(sizes), strict=True)  # type: ignore[no-untyped-call]
         found = {name: values.view(tensor.shape) for (name, tensor), values in parts}
-        whole: Magnitudes = {}
+        magnitudes: torch.Tensor | None = None
         for sliced, at in self._changed[index]:
-            part, magnitudes = self._computed_slice(sliced, at, self._inputs(index), exact=self._exact[index])
+            part, changed = self._computed_slice(sliced, at, self._inputs(index), exact=self._exact[index])
             self._check(index, part)
             for name, values in part.items():
                 sliced.put(name, found[name], values, sliced.indices(at, flat.device))
-            if magnitudes:
-                whole = whole or self._cloned_magnitudes(index)
-                self._put_magnitudes(whole, magnitudes, sliced, at)
-        if whole:
-            self._keep_magnitudes(index, whole)
+            if changed and self._kept_magnitudes is not None:
+                magnitudes = self._kept_magnitudes.get(index) if magnitudes is None else magnitudes
+                self._put_magnitudes(self._parts_of(magnitudes), changed, sliced, at)
+        if magnitudes is not None and self._kept_magnitudes is not None:
+            self._magnitudes[index] = self._parts_of(magnitudes)
+            self._combined.pop(index, None)
+            self._kept_magnitudes.put([index], magnitudes.expand(len(self._finite), -1))
         if self._changed[index]:
-            self._keep(index, found)
+            self._keep(index, words)
         return found
 
-    def _keep(self, index: int, found: Mapping[str, torch.Tensor]) -> None:
+    def _keep(self, index: int, words: torch.Tensor) -> None:
         assert self._kept is not None
-        words = torch.cat([value.reshape(-1) for value in found.values()]).view(torch.int64)
         self._kept.put([index], words.expand(len(self._finite), -1))
         self._stale[index] = False
         self._changed[index].clear()

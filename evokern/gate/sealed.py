@@ -85,7 +85,7 @@ class Sealed:
         """Write the words of a group to `out`, XORed with the stream of its key."""
         if self._active:
             self._cipher(words.reshape(-1), out.view(-1), self._keys[number])
-        else:
+        elif words.data_ptr() != out.data_ptr():  # `get` returned the row itself
             out.copy_(words)
 
     def _by_torch(self, flat: torch.Tensor, into: torch.Tensor, key: int) -> None:

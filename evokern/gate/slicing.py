@@ -45,6 +45,7 @@ class SlicedTensors:
         self.extents = declared.extents({name: tensor.shape for name, tensor in self._tensors.items()})
         self.counts = self._counts()
         self._decks: dict[int, list[Indices]] = {}
+        self._uploaded: dict[int, tuple[Indices, tuple[torch.Tensor, ...]]] = {}
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -103,8 +104,20 @@ class SlicedTensors:
         return deck.pop()
 
     def indices(self, at: Indices, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Return the given indices as tensors."""
-        return tuple(torch.tensor(one, device=device) for one in at)
+        """Return the given indices as tensors, which are kept until `forget_indices`.
+
+        Copies from pinned memory do not wait for the work that the GPU has queued.
+        """
+        kept = self._uploaded.get(id(at))
+        if kept is None:
+            on_gpu = device.type == "cuda"
+            found = tuple(torch.tensor(one, pin_memory=on_gpu).to(device, non_blocking=on_gpu) for one in at)
+            kept = self._uploaded[id(at)] = at, found  # keeps `at`, so that no other object gets its id
+        return kept[1]
+
+    def forget_indices(self) -> None:
+        """Release the indices on the device before a candidate runs, which must not learn what has changed."""
+        self._uploaded.clear()
 
     def cut(self, name: str, values: torch.Tensor, at: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return the slice of a tensor, or the whole tensor if the slice does not cut it."""

@@ -87,11 +87,23 @@ class ErrorBound(ABC):
             reference: the reference of this output.
         """
 
-    def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the bound: by default, the sum of the magnitudes times their factors."""
-        total = magnitudes[0] * factors[0]
-        for factor, magnitude in zip(factors[1:], magnitudes[1:], strict=True):
-            total = total + magnitude * factor
+    def combined(
+        self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Return the bound: by default, the sum of the magnitudes times their factors.
+
+        Args:
+            factors: factors of the magnitudes.
+            magnitudes: the magnitudes, which may be stored in a narrower type.
+            dtype: type of the arithmetic; None for float64.
+        """
+        import torch
+
+        first = magnitudes[0]
+        total = torch.zeros((1,) * first.ndim, dtype=dtype or torch.float64, device=first.device)
+        for factor, magnitude in zip(factors, magnitudes, strict=True):
+            # One pass over memory: torch converts the operands as it reads them.
+            total = torch.add(total, magnitude, alpha=factor)
         return total
 
     def density(self, problem: Problem) -> float | None:

@@ -125,13 +125,19 @@ class Attention(ErrorBound):
         count = count_of(self.keys, problem)
         return count, 1 if precision(self.values, problem, config) in ("f32", "f64") else count
 
-    def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the bound."""
-        (weights, scores, small, merged), (weighted, reach, total, unit) = factors[:4], magnitudes[:4]
+    def combined(
+        self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Return the bound; see `ErrorBound.combined`."""
+        import torch
+
+        weighted = magnitudes[0]  # has the size of the output, and is read once
+        reach, total, unit, *offsets = (one.to(dtype or torch.float64) for one in magnitudes[1:])
+        weights, scores, small, merged = factors[:4]
         change, rest = scores * reach, total * small + unit * merged
         for score, value, of_keys, of_values in zip(
-            factors[4::2], factors[5::2], magnitudes[4::2], magnitudes[5::2], strict=True
+            factors[4::2], factors[5::2], offsets[::2], offsets[1::2], strict=True
         ):
             change = change + score * of_keys
             rest = rest + value * of_values
-        return weighted * (2 * change).expm1_().add_(weights) + rest
+        return torch.addcmul(rest, weighted, (2 * change).expm1_().add_(weights))

@@ -72,19 +72,24 @@ class LayerNorm(ErrorBound):
             (total / self.eps).sqrt(),
         )
 
-    def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
+    def combined(
+        self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
         """Return the bound.
 
         The mean is off by `sums` times the mean of |x|. This shifts all elements of a row, and adds its square to the
         variance. The standard deviation is at least sqrt(eps), however large the error of the variance is.
         """
+        import torch
+
         sums, single = factors
-        scaled, weight, bias, mean, spread, most = magnitudes
+        scaled = magnitudes[0]
+        weight, bias, mean, spread, most = (one.to(dtype or torch.float64) for one in magnitudes[1:])
         shift = sums * mean
         relative = 4 * sums * spread + shift.square() + single
         off = (1 - relative).clamp_min(0).rsqrt().minimum(most + 1) - 1
         off = off.maximum(relative)  # the variance may also be too large
-        return weight * shift * (1 + off) + scaled * (off + single) + single * bias
+        return torch.addcmul(weight * (shift * (1 + off)) + single * bias, scaled, off + single)
 
     def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of terms."""
