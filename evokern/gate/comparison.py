@@ -183,25 +183,29 @@ def compare_calls(
             found.append(compare(view.flatten(1), whole, bounds, rules[name], flag))
         return found
     columns: dict[tuple[str, int], torch.Tensor] = {}
+    parts: dict[str, dict[int, torch.Tensor]] = {name: {} for name in outputs}
     for index in range(len(edges)):
         one = reference(index)
         for row in (row for row, (_, of) in enumerate(calls) if of == index):
             for name, view in outputs.items():
-                flag = flags[row : row + 1].to(view.device) if edges[index] else None
-                flat, expected = view[row].view(1, -1), one[name].reshape(1, -1)
+                flat, expected, rule = view[row].view(1, -1), one[name].reshape(1, -1), rules[name]
                 error = one.errors.get(name)
                 bounds = None if error is None else error.reshape(1, -1)
-                parts, rule = None, rules[name]
                 if own is not None:
                     asked = rule.nonfinite_treatment if edges[index] else "unexpected"
-                    parts = own.compare(
+                    numbers = own.compare(
                         flat[0], expected[0], None if bounds is None else bounds[0], rule.tensor.dtype, rule.tolerance,
                         nonfinite=asked,
                     )  # fmt: skip
-                if parts is not None:
-                    columns[name, row] = _joined(parts.unsqueeze(-1), flat.shape[1])
-                else:
-                    columns[name, row] = compare(flat, expected, bounds, rule, flag)
+                    if numbers is not None:
+                        parts[name][row] = numbers
+                        continue
+                flag = flags[row : row + 1].to(view.device) if edges[index] else None
+                columns[name, row] = compare(flat, expected, bounds, rule, flag)
+    for name, rows in parts.items():
+        if rows:
+            joined = _joined(torch.stack(list(rows.values()), -1), outputs[name][0].numel())
+            columns |= {(name, row): joined[:, place : place + 1] for place, row in enumerate(rows)}
     return [torch.cat([columns[name, row] for row in range(len(calls))], 1) for name in outputs]
 
 

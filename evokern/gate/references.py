@@ -15,7 +15,7 @@ from evokern.gate.data import is_float
 from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.reference_values import ReferenceValues
 from evokern.gate.sealed import Sealed
-from evokern.gate.slicing import Indices, SlicedTensors
+from evokern.gate.slicing import Indices, SlicedTensors, upload
 
 STORED_GROWTH = 1 + 2.0**-7
 """Factor of magnitudes before they are stored in bfloat16, so that rounding never lowers a bound."""
@@ -70,6 +70,8 @@ class References:
         self._finite = tuple(finite)
         self._device = device
         self._bounds = {name: limit.bound for name, limit in limits.items() if limit.bound is not None}
+        slices = kernel.workload.slices_at(problem)
+        self._cut = {name: {axis for one in slices for axis in one.cut(name)} for name in self._bounds}
         self._exact = tuple(exact)
         self._seal = (device, secret, sealed, own)
         self._magnitudes: dict[int, Magnitudes] = {}
@@ -219,17 +221,21 @@ class References:
         sizes = [tensor.elements for tensor in self._results.values()]
         parts = zip(self._results.items(), flat.split(sizes), strict=True)  # type: ignore[no-untyped-call]
         found = {name: values.view(tensor.shape) for (name, tensor), values in parts}
+        upload([one for changed in self._changed for one in changed], flat.device)
         magnitudes: torch.Tensor | None = None
+        kept: Magnitudes = {}
         for sliced, at in self._changed[index]:
             part, changed = self._computed_slice(sliced, at, self._inputs(index), exact=self._exact[index])
             self._check(index, part)
             for name, values in part.items():
                 sliced.put(name, found[name], values, sliced.indices(at, flat.device))
             if changed and self._kept_magnitudes is not None:
-                magnitudes = self._kept_magnitudes.get(index) if magnitudes is None else magnitudes
-                self._put_magnitudes(self._parts_of(magnitudes), changed, sliced, at)
+                if magnitudes is None:
+                    magnitudes = self._kept_magnitudes.get(index)
+                    kept = self._parts_of(magnitudes)
+                self._put_magnitudes(kept, changed, sliced, at)
         if magnitudes is not None and self._kept_magnitudes is not None:
-            self._magnitudes[index] = self._parts_of(magnitudes)
+            self._magnitudes[index] = kept
             self._combined.pop(index, None)
             self._kept_magnitudes.put([index], magnitudes.expand(len(self._finite), -1))
         if self._changed[index]:
@@ -314,8 +320,7 @@ class References:
 
     def _sliceable(self, name: str, magnitude: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """Return a magnitude with the full extent of the output's shape on every axis that a slice may cut."""
-        cut = {axis for one in self._kernel.workload.slices_at(self._problem) for axis in one.cut(name)}
-        whole = (1,) * (len(shape) - magnitude.ndim) + tuple(magnitude.shape)
+        cut, whole = self._cut[name], (1,) * (len(shape) - magnitude.ndim) + tuple(magnitude.shape)
         wanted = [extent if axis in cut else mine for axis, (extent, mine) in enumerate(zip(shape, whole, strict=True))]
         return magnitude.expand(wanted)
 

@@ -16,7 +16,7 @@ from evokern.declaration.kernel import Problem, Tensor, Workload
 from evokern.errors import KernelError
 from evokern.gate.data import can_be_zero, declared_values, draw
 from evokern.gate.references import References
-from evokern.gate.slicing import Indices, SlicedTensors
+from evokern.gate.slicing import Indices, SlicedTensors, upload
 from evokern.study.settings import InputSet
 
 LARGE_FLOPS = 4e9
@@ -112,15 +112,16 @@ class Renewal:
         renewed = list(sets) if whole or not self.large else self._due(repetition=repetition)
         for group in self._alike(renewed):
             self._draw_whole(group, views, share)
-        sliced: list[Sliced] = []
-        for index in sets:
-            if index in renewed:
-                continue
-            for one in self.slices:
-                if any(one.renews(name, self._kinds[index]) for name in one.inputs):
-                    at = one.next(index)
-                    self._draw_slice(index, one, at, {name: view[index] for name, view in views.items()}, share)
-                    sliced.append((index, one, at))
+        sliced = [
+            (index, one, one.next(index))
+            for index in sets
+            if index not in renewed
+            for one in self.slices
+            if any(one.renews(name, self._kinds[index]) for name in one.inputs)
+        ]
+        upload([(one, at) for _, one, at in sliced], self._generator.device)
+        for index, one, at in sliced:
+            self._draw_slice(index, one, at, {name: view[index] for name, view in views.items()}, share)
         return renewed, sliced
 
     def covered(self, index: int) -> bool:

@@ -104,16 +104,10 @@ class SlicedTensors:
         return deck.pop()
 
     def indices(self, at: Indices, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Return the given indices as tensors, which are kept until `forget_indices`.
-
-        Copies from pinned memory do not wait for the work that the GPU has queued.
-        """
-        kept = self._uploaded.get(id(at))
-        if kept is None:
-            on_gpu = device.type == "cuda"
-            found = tuple(torch.tensor(one, pin_memory=on_gpu).to(device, non_blocking=on_gpu) for one in at)
-            kept = self._uploaded[id(at)] = at, found  # keeps `at`, so that no other object gets its id
-        return kept[1]
+        """Return the given indices as tensors, which are kept until `forget_indices`."""
+        if id(at) not in self._uploaded:
+            upload([(self, at)], device)
+        return self._uploaded[id(at)][1]
 
     def forget_indices(self) -> None:
         """Release the indices on the device before a candidate runs, which must not learn what has changed."""
@@ -129,6 +123,9 @@ class SlicedTensors:
     def put(self, name: str, whole: torch.Tensor, part: torch.Tensor, at: tuple[torch.Tensor, ...]) -> None:
         """Write `part` into the slice of a tensor."""
         axes = self.declared.cut(name)
+        if len(at) == 1:
+            _selectable(whole).index_copy_(axes[0], at[0], _selectable(part))
+            return
         rest = [axis for axis in range(whole.ndim) if axis not in axes]
         order = (*axes, *rest)
         mesh = torch.meshgrid(*at, indexing="ij") if len(at) > 1 else at
@@ -169,6 +166,20 @@ class SlicedTensors:
             changed = torch.rand(old.shape, generator=generator, device=view.device) < share
             fresh = torch.where(changed, _selectable(fresh), _selectable(old))
         self.put(name, view, fresh, at)
+
+
+def upload(slices: Sequence[tuple[SlicedTensors, Indices]], device: torch.device) -> None:
+    """Copy the indices of several slices to a device in one step, for `SlicedTensors.indices`.
+
+    A copy from pinned memory does not wait for the work that the GPU has queued.
+    """
+    new = [(sliced, at) for sliced, at in slices if id(at) not in sliced._uploaded]
+    numbers, on_gpu = [number for _, at in new for one in at for number in one], device.type == "cuda"
+    flat = torch.tensor(numbers, dtype=torch.int64, pin_memory=on_gpu).to(device, non_blocking=on_gpu)
+    parts = iter(flat.split([len(one) for _, at in new for one in at]))  # type: ignore[no-untyped-call]
+    for sliced, at in new:
+        # Keeping `at` prevents that another object gets its id.
+        sliced._uploaded[id(at)] = at, tuple(next(parts) for _ in at)
 
 
 def _selectable(values: torch.Tensor) -> torch.Tensor:

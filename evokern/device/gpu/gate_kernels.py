@@ -95,10 +95,11 @@ class GateKernels:
         return max(1, min(self._blocks, wanted))
 
     def _launch(self, entry: str, blocks: int, arguments: Sequence[Any]) -> None:
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.blockDimX = self._blocks_for(blocks), _THREADS
-        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
-        config.hStream = torch.cuda.current_stream().cuda_stream
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
         # The driver copies the parameters before the call returns.
-        check(driver.cuLaunchKernelEx(config, self._functions[entry][1], ctypes.addressof(pointers), 0))
+        check(
+            driver.cuLaunchKernel(
+                self._functions[entry][1], self._blocks_for(blocks), 1, 1, _THREADS, 1, 1, 0,
+                torch.cuda.current_stream().cuda_stream, ctypes.addressof(pointers), 0,
+            )
+        )  # fmt: skip
