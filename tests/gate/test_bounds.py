@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,15 +13,16 @@ import torch
 from gate_tools import CPU, SETTINGS, Fake
 from paths import ROOT
 
-from evokern import Elementwise, LayerNorm, Mean, RmsNorm, Softmax, Sum, SumOfProducts
+from evokern import Attention, Elementwise, LayerNorm, Mean, RmsNorm, Softmax, Sum, SumOfProducts
 from evokern.analysis.check.bounds_check import bound_results
 from evokern.declaration.bounds import ErrorBound, sum_factor
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import Baseline, Kernel, Problem, Tensor, Tolerance, Workload
+from evokern.declaration.kernel import Baseline, Kernel, Problem, Slice, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
 from evokern.gate import Gate, Verdict
 from evokern.gate.comparison import tolerances
-from evokern.gate.references import answers_of
+from evokern.gate.references import STORED_GROWTH, answers_of
+from evokern.gate.slicing import SlicedTensors, upload
 from evokern.study.discovery import load_kernel
 
 MATMUL = load_kernel(ROOT / "kernels" / "matmul")
@@ -396,3 +398,32 @@ def test_kept_zero_points_widen_the_bound_of_attention() -> None:
     }
     assert float(allowed["folded"].min()) > 1e-7
     assert float(allowed["subtracted"].max()) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("bound", "count"),
+    [(SumOfProducts(64), 1), (Softmax(64), 2), (LayerNorm(64), 6), (Attention(64, 64), 4)],
+    ids=lambda one: type(one).__name__,
+)
+def test_bounds_of_narrow_outputs_are_never_rounded_down(bound: ErrorBound, count: int) -> None:
+    """A bound of bfloat16 magnitudes, computed in float32, is at least the float64 bound and at most 3 % above it."""
+    torch.manual_seed(0)
+    exact = [torch.rand(4, 64, dtype=torch.float64) * 0.1 + 0.1 for _ in range(count)]
+    factors = bound.factors(Problem({}), None, dict.fromkeys([*"abxqkv", "weight", "bias"], 16))
+    stored = [(one * STORED_GROWTH).to(torch.bfloat16) for one in exact]
+    found = (bound.combined(factors, stored, torch.float32) * STORED_GROWTH).to(torch.bfloat16).to(torch.float64)
+    ratio = found / bound.combined(factors, exact)
+    assert float(ratio.min()) >= 1
+    assert float(ratio.max()) <= 1.03
+
+
+def test_indices_of_slices_stay_on_the_device_only_while_no_candidate_runs() -> None:
+    """Indices are uploaded together, kept for later uses, and released before a candidate runs."""
+    tensors = {"x": Tensor("f32", (8, 4), role="input"), "y": Tensor("f32", (8, 4), role="output")}
+    one = SlicedTensors(Slice({"x": 0, "y": 0}), Problem({}), tensors, random.Random(1))
+    first, second = one.next(0), one.next(1)
+    upload([(one, first), (one, second)], torch.device("cpu"))
+    assert [part.tolist() for part in one.indices(first, torch.device("cpu"))] == list(first)
+    assert one.indices(second, torch.device("cpu"))[0] is one.indices(second, torch.device("cpu"))[0]
+    one.forget_indices()
+    assert not one._uploaded
