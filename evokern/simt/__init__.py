@@ -8,13 +8,16 @@ from evokern.simt.launch_run import LaunchResult
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module, parse
 from evokern.simt.sanitizer.findings import Finding
+from evokern.simt.settings import LaunchOptions, LaunchSpec
 
 __all__ = [
     "Buffer",
     "Counters",
     "Entry",
     "Finding",
+    "LaunchOptions",
     "LaunchResult",
+    "LaunchSpec",
     "Memory",
     "Module",
     "Param",

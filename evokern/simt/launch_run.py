@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from evokern.ptx.program import PtxProgram
 from evokern.simt.arguments import allocate_hidden, fill_constants, pack_arguments, place_data
 from evokern.simt.arrays import Array
 from evokern.simt.batch import LaunchStopped, WaitsOutside
+from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
 from evokern.simt.clusters.whole_grid import whole_grid_blocks
 from evokern.simt.control_flow.paths import Paths, merged
@@ -29,7 +30,7 @@ from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.sanitizer.findings import ENDLESS, UNFINISHED, Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.used_values import SecondRun
-from evokern.simt.settings import Geometry, Options
+from evokern.simt.settings import Geometry, LaunchOptions, LaunchSpec, Options
 
 BATCH_LANES = 4096
 """Target number of lanes per batch: enough to amortise NumPy calls, but few enough for data to fit in the caches."""
@@ -91,36 +92,43 @@ class LaunchRun:
     """State shared by the launches of one call."""
 
     module: Module
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    spec: LaunchSpec
     memory: Memory
-    dynamic_shared: int
-    options: Options
-    source: str | None
-    enough: Callable[[Counters], bool] | None = None
+    asked: LaunchOptions
     together: bool = False
     """Whether all blocks run in one batch, because they may wait for each other."""
     program: PtxProgram = field(init=False)
     width: int = field(init=False)
     cluster: Cluster = field(init=False)
+    chosen: tuple[int, ...] = field(init=False)
+    """Blocks to run, ordered by cluster."""
+    options: Options = field(init=False)
+    """Options of the machines."""
     collectors: list[Collector] = field(init=False, default_factory=list)
     waits_outside: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self.program = self.module.program(self.entry)
-        threads = self.block[0] * self.block[1] * self.block[2]
-        if min(self.block) < 1 or threads > 1024:
-            raise UsageError(f"a block of {self.block} has {threads} threads: use 1 to 1024")
-        if min(self.grid) < 1:
-            raise UsageError(f"a grid of {self.grid} has no blocks: use at least 1 along each axis")
-        if self.dynamic_shared < 0:
-            raise UsageError(f"dynamic shared memory cannot have {self.dynamic_shared} bytes: use 0 or more")
+        self.program = self.module.program(self.spec.entry)
+        threads = self.spec.block[0] * self.spec.block[1] * self.spec.block[2]
+        if min(self.spec.block) < 1 or threads > 1024:
+            raise UsageError(f"a block of {self.spec.block} has {threads} threads: use 1 to 1024")
+        if min(self.spec.grid) < 1:
+            raise UsageError(f"a grid of {self.spec.grid} has no blocks: use at least 1 along each axis")
+        if self.spec.dynamic_shared < 0:
+            raise UsageError(f"dynamic shared memory cannot have {self.spec.dynamic_shared} bytes: use 0 or more")
         self.width = -(-threads // 32) * 32
+        asked = self.asked
+        self.options = Options(
+            asked.sanitize, asked.count, asked.instruction_limit, asked.past_misaligned, asked.until_fatal,
+            chip=ChipView.of(asked.chip, self.module.target, self.module.digest), record_paths=asked.record_paths,
+        )  # fmt: skip
+        self._check()
+        every = self.spec.blocks is None or self.module.needs_whole_grid(self.spec.entry)
+        self.chosen = self.everyone if every else self.cluster.whole(self.spec.grid, self.spec.blocks or ())
 
-    def check(self, architecture: str | None, cluster: tuple[int, int, int] | None) -> None:
+    def _check(self) -> None:
         """Reject a launch that the chip or the machine cannot run."""
-        target = self.module.target
+        target, architecture = self.module.target, self.asked.architecture
         made_for, runs_on = (int(re.sub(r"\D", "", name) or 0) for name in (target, architecture or "sm_999"))
         if made_for > runs_on:
             raise UsageError(f"PTX for {target} does not run on {architecture}: compile it for {architecture}")
@@ -129,27 +137,29 @@ class LaunchRun:
                 f"PTX for {target} does not run on {architecture}: it may use features that only {target} has; "
                 f"compile it for {architecture}"
             )
-        excess = LaunchAttributes.of(self.program.entry.directives).block_excess(source_name(self.entry), self.block)
+        excess = LaunchAttributes.of(self.program.entry.directives).block_excess(
+            source_name(self.spec.entry), self.spec.block
+        )
         if excess is not None:
             raise UsageError(f"{excess.reason}: change the block, or the attribute in the source")
-        self.cluster = cluster_of(self.program.entry, cluster, runs_on)
-        self.cluster.require_whole(self.grid, self.program.entry.name)
-        self.module.check(self.entry, self.cluster.extent)
+        self.cluster = cluster_of(self.program.entry, self.spec.cluster, runs_on)
+        self.cluster.require_whole(self.spec.grid, self.program.entry.name)
+        self.module.check(self.spec.entry, self.cluster.extent)
         if self.options.sanitize and len(self.program.instructions) > NUMBER.most:
             raise UsageError(
-                f"{self.entry} has {len(self.program.instructions):,} instructions, but the sanitizer supports at "
+                f"{self.spec.entry} has {len(self.program.instructions):,} instructions, but the sanitizer supports at "
                 f"most {NUMBER.most:,}: reduce loop unrolling"
             )
 
     @property
     def everyone(self) -> tuple[int, ...]:
         """All blocks of the grid, ordered by cluster."""
-        return self.cluster.whole(self.grid, range(self.grid[0] * self.grid[1] * self.grid[2]))
+        return self.cluster.whole(self.spec.grid, range(self.spec.grid[0] * self.spec.grid[1] * self.spec.grid[2]))
 
-    def may_wait(self, chosen: tuple[int, ...], batch_blocks: int | None) -> bool:
+    def may_wait(self) -> bool:
         """Return whether blocks of one batch may wait for blocks of another one."""
-        several = (batch_blocks or self.batch_size()) < len(chosen) == len(self.everyone)
-        return several and not self.module.needs_whole_grid(self.entry) and self.program.polls
+        several = (self.asked.batch_blocks or self.batch_size()) < len(self.chosen) == len(self.everyone)
+        return several and not self.module.needs_whole_grid(self.spec.entry) and self.program.polls
 
     def contents(self) -> list[tuple[Buffer, Array]]:
         """Return the contents of the writable buffers."""
@@ -171,22 +181,26 @@ class LaunchRun:
         return self.options.sanitize and restored <= SECOND_RUN_BYTES
 
     def checked(
-        self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
-        before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
-    ) -> list[LaunchResult] | None:  # fmt: skip
+        self,
+        args: Sequence[Sequence[Any]],
+        before: list[tuple[Buffer, Array]],
+        constants: Sequence[Mapping[str, Buffer]],
+        *,
+        alone: bool = False,
+    ) -> list[LaunchResult] | None:
         """Run all blocks of all launches; repeat the run if a second run can decide whether a finding is an error."""
         began = replace(self.memory.time)
-        results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
-        if results is not None and self.waits_outside and before and len(chosen) == len(self.everyone):
+        results = self.batches(args, constants, alone=alone)
+        if results is not None and self.waits_outside and before and len(self.chosen) == len(self.everyone):
             self.restore(before)
             self.memory.time.rewind(began)
             self.together, options = True, self.options
-            batches = -(-len(chosen) // (batch_blocks or self.batch_size()))
+            batches = -(-len(self.chosen) // (self.asked.batch_blocks or self.batch_size()))
             self.options = replace(options, instruction_limit=options.instruction_limit * batches)
-            results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+            results = self.batches(args, constants, alone=alone)
             self.options = options
             if results is not None and all(one.finished for one in results):
-                self.module.resident.add(self.entry)  # the barrier is the kernel's own
+                self.module.resident.add(self.spec.entry)  # the barrier is the kernel's own
         if results is None or not self.allows_second_run():
             return results
         collectors, options = self.collectors, self.options
@@ -197,7 +211,7 @@ class LaunchRun:
         self.restore(before)
         self.memory.time.rewind(began)
         self.options = replace(options, suspects=look.suspects, count=False)
-        again = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+        again = self.batches(args, constants, alone=alone)
         self.options = options
         if again is not None:
             look.acquit()
@@ -208,27 +222,25 @@ class LaunchRun:
     def batches(
         self,
         args: Sequence[Sequence[Any]],
-        chosen: tuple[int, ...],
-        batch_blocks: int | None,
         constants: Sequence[Mapping[str, Buffer]],
         *,
         alone: bool = False,
     ) -> list[LaunchResult] | None:
         """Run all blocks of all launches; return None if one of several launches stopped the other launches."""
         program, memory = self.program, self.memory
-        params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
+        params = np.stack([pack_arguments(self.module, self.spec.entry, values) for values in args])
         symbols = place_data(program, self.module, memory, len(args)) | allocate_hidden(program, memory, params)
         for number, filled in enumerate(constants):
             fill_constants(self.module, memory, number, filled)
-        total = self.grid[0] * self.grid[1] * self.grid[2]
-        of_cluster = cluster_numbers(self.grid, self.cluster.extent) if self.cluster.blocks > 1 else None
+        total = self.spec.grid[0] * self.spec.grid[1] * self.spec.grid[2]
+        of_cluster = cluster_numbers(self.spec.grid, self.cluster.extent) if self.cluster.blocks > 1 else None
         shadow = GlobalShadow(program, memory, len(args), total, of_cluster) if self.options.sanitize else None
         tally = Tally(program, self.cluster.blocks) if self.options.count else None
         at_fatal = self._end if self.options.until_fatal else None
-        self.waits_outside, whole = False, self.together or self.module.needs_whole_grid(self.entry)
-        collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
-        pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
-        per_batch = self._whole_grid(len(args)) if whole else batch_blocks or self.batch_size()
+        self.waits_outside, whole = False, self.together or self.module.needs_whole_grid(self.spec.entry)
+        collectors = self.collectors = [Collector(self.asked.source, self.module.lines.headers, at_fatal) for _ in args]
+        pairs = [(launch, number) for launch in range(len(args)) for number in self.chosen]
+        per_batch = self._whole_grid(len(args)) if whole else self.asked.batch_blocks or self.batch_size()
         per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
@@ -236,21 +248,26 @@ class LaunchRun:
 
         def enough() -> bool:
             nonlocal ended
-            assert tally is not None and self.enough is not None
+            assert tally is not None and self.asked.enough is not None
             for running in machines.values():
                 if running.state.events is not None:
                     running.state.events.add_up()
-            ended = self.enough(tally.counters(chosen, len(args), self.width // 32))
+            ended = self.asked.enough(tally.counters(self.chosen, len(args), self.width // 32))
             return ended
 
-        options = replace(self.options, enough=enough) if self.enough and tally is not None else self.options
+        options = replace(self.options, enough=enough) if self.asked.enough and tally is not None else self.options
         try:
             for start in range(0, len(pairs), per_batch):
                 part = pairs[start : start + per_batch]
                 machine = machines.get(len(part))
                 if machine is None:
                     geometry = Geometry(
-                        self.grid, self.block, len(args), len(part), self.cluster.extent, self.cluster.explicit
+                        self.spec.grid,
+                        self.spec.block,
+                        len(args),
+                        len(part),
+                        self.cluster.extent,
+                        self.cluster.explicit,
                     )
                     machine = machines[len(part)] = Machine(
                         program,
@@ -258,7 +275,7 @@ class LaunchRun:
                         geometry,
                         params,
                         symbols,
-                        self.dynamic_shared,
+                        self.spec.dynamic_shared,
                         options,
                         collectors,
                         shadow,
@@ -279,7 +296,7 @@ class LaunchRun:
                 return None
             unfinished.update(range(len(args)))
         memory.time.finished(len(args))
-        counters = tally.counters(chosen, len(args), self.width // 32) if tally is not None else None
+        counters = tally.counters(self.chosen, len(args), self.width // 32) if tally is not None else None
         printed = dict.fromkeys(range(len(args)), "")
         for machine in machines.values():
             for number, lines in machine.state.batch.printed.items():
@@ -305,7 +322,7 @@ class LaunchRun:
         """Return the number of blocks to run concurrently."""
         by_lanes = BATCH_LANES // self.width
         by_registers = REGISTER_BYTES // max(self._block_bytes(), 1)
-        by_shared = SHARED_BYTES // max(self.program.static_shared + self.dynamic_shared, 1)
+        by_shared = SHARED_BYTES // max(self.program.static_shared + self.spec.dynamic_shared, 1)
         return max(1, min(by_lanes, by_registers, by_shared))
 
     def _block_bytes(self) -> int:
@@ -316,8 +333,10 @@ class LaunchRun:
     def _whole_grid(self, launches: int) -> int:
         """Return the size of batches that hold whole grids."""
         static = self.program.static_shared
-        launch = Launch(source_name(self.entry), self.grid, self.block, (), self.dynamic_shared, static)
-        need = self._block_bytes() + 7 * (static + self.dynamic_shared)
+        launch = Launch(
+            source_name(self.spec.entry), self.spec.grid, self.spec.block, (), self.spec.dynamic_shared, static
+        )
+        need = self._block_bytes() + 7 * (static + self.spec.dynamic_shared)
         return whole_grid_blocks(launch, launches, need, self.module.target, self.options.chip.profile)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from evokern.hardware.profiles import Profile
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
 from evokern.simt.chip_view import ANY_CHIP, ChipView
+from evokern.simt.counters import Counters
 from evokern.simt.sanitizer.findings import SuspectReads
 
 LEAST_WARPS = 32
@@ -47,8 +49,59 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """Entry point and shape of a launch."""
+
+    entry: str
+    """The kernel's name in the PTX."""
+    grid: tuple[int, int, int]
+    """Blocks along x, y, z."""
+    block: tuple[int, int, int]
+    """Threads along x, y, z."""
+    dynamic_shared: int = 0
+    """Bytes of dynamic shared memory."""
+    cluster: tuple[int, int, int] | None = None
+    """Blocks of a cluster along x, y, z; None uses the kernel's ``__cluster_dims__``, if any."""
+    blocks: Sequence[int] | None = None
+    """Linear ids of the blocks to run; None for all. The other blocks in their clusters run as well. If the kernel
+    synchronises its grid, all blocks run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """Checks, counters and limits of a launch."""
+
+    instruction_limit: int = 50_000_000
+    """Maximum number of warp instructions per batch of blocks; each instruction counts as at least `LEAST_WARPS` of
+    them, which reflects its cost on the CPU."""
+    sanitize: bool = True
+    """Check for races, uninitialised data and unfinished copies; bounds and alignment are always checked."""
+    past_misaligned: bool = False
+    """Skip misaligned accesses and continue, to report further findings."""
+    until_fatal: bool = False
+    """End at the first finding that would end the launch on a GPU. By default, accesses outside the buffers are skipped
+    and the launch continues to report further findings."""
+    count: bool = True
+    """Count wavefronts, sectors and instructions."""
+    architecture: str | None = None
+    """Architecture of the simulated chip, for example ``sm_89``; PTX for a later architecture is rejected. None accepts
+    any PTX."""
+    chip: Profile | None = None
+    """Chip whose values the special registers show (SMs, clocks); None selects one that the PTX was compiled for."""
+    source: str | None = None
+    """Text of the CUDA source, quoted in findings."""
+    batch_blocks: int | None = None
+    """Number of concurrent blocks; None selects a number that suits the caches."""
+    enough: Callable[[Counters], bool] | None = None
+    """Function that is called periodically with the current counters and ends the launch by returning True; only one
+    argument list is allowed then."""
+    record_paths: bool = False
+    """Record the rounds of loops and the sides of branches."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a launch."""
+    """Options of one machine."""
 
     sanitize: bool = True
     """Check for races, uninitialised data and unfinished copies; bounds and alignment are always checked."""

@@ -300,7 +300,11 @@ def test_overwriting_compiles_and_writes_what_it_says() -> None:
         seen = memory.allocate("seen", np.zeros(256, np.uint32))
         arguments = [np.uint32(5), np.uint32(kept), np.uint32(256), np.bool_(False), seen]
         result = simt.launch(
-            module, "overwrite", (1, 1, 1), (64, 1, 1), arguments, memory=memory, dynamic_shared=1024, sanitize=False
+            module,
+            simt.LaunchSpec("overwrite", (1, 1, 1), (64, 1, 1), dynamic_shared=1024),
+            arguments,
+            memory,
+            simt.LaunchOptions(sanitize=False),
         )
         assert result.findings == ()
         assert least <= np.count_nonzero(seen.read()) <= most

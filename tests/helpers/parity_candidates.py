@@ -104,9 +104,14 @@ class Candidate:
         (launch,) = self.launches
         arguments = [placed[item] if isinstance(item, str) else self._argument(item) for item in launch.args]
         result = simt.launch(
-            simt.parse(self.program.ptx), self.program.lowered[launch.entry], launch.grid, launch.block, arguments,
-            memory=memory, dynamic_shared=launch.shared_bytes, count=count,
-        )  # fmt: skip
+            simt.parse(self.program.ptx),
+            simt.LaunchSpec(
+                self.program.lowered[launch.entry], launch.grid, launch.block, dynamic_shared=launch.shared_bytes
+            ),
+            arguments,
+            memory,
+            simt.LaunchOptions(count=count),
+        )
         return result, {name: buffer.read() for name, buffer in placed.items()}
 
     def output(self, buffers: tuple[Array, ...]) -> dict[str, Array]:

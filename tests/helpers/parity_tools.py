@@ -270,7 +270,11 @@ def simulate(case: Case, buffers: list[Array]) -> tuple[simt.LaunchResult, list[
         for a, data in zip(case.arguments, buffers, strict=True)
     ]
     result = simt.launch(
-        module_of(case.file), case.entry, (case.grid, 1, 1), (case.block, 1, 1), placed, memory=memory, count=False
+        module_of(case.file),
+        simt.LaunchSpec(case.entry, (case.grid, 1, 1), (case.block, 1, 1)),
+        placed,
+        memory,
+        simt.LaunchOptions(count=False),
     )
     return result, [buffer.read() for buffer in placed]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from paths import DATA
@@ -84,10 +86,17 @@ class Defect:
         """Run the defect, or its clean twin, on the machine."""
         module = module_of(self.source, ("-DFIXED",) if fixed else (), self.architecture)
         memory = simt.Memory()
-        return simt.launch(
-            module, "kernel", self.grid, self.block, self.arguments(memory), memory=memory, dynamic_shared=self.shared,
-            source=self.source, **{"instruction_limit": 2_000_000, **options},
-        )  # fmt: skip
+        spec = simt.LaunchSpec("kernel", self.grid, self.block, dynamic_shared=self.shared)
+        given = {"source": self.source, "instruction_limit": 2_000_000, **options}
+        return launch(module, spec, self.arguments(memory), memory, **given)
+
+
+def launch(
+    module: simt.Module, spec: simt.LaunchSpec, args: Sequence[Any], memory: simt.Memory, **mixed: Any
+) -> simt.LaunchResult:
+    """Run a launch with settings of `simt.LaunchSpec` and of `simt.LaunchOptions`, in any order."""
+    own = {name: mixed.pop(name) for name in ("dynamic_shared", "cluster", "blocks") if name in mixed}
+    return simt.launch(module, replace(spec, **own), args, memory, simt.LaunchOptions(**mixed))
 
 
 def _three(text: str) -> tuple[int, int, int]:

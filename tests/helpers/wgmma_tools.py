@@ -261,9 +261,12 @@ class Product:
             for at, item in enumerate(self.arguments)
         ]
         result = simt.launch(
-            module_of(self.source, (), "compute_90a"), "product", (BLOCKS, 1, 1), (128, 1, 1), placed, memory=memory,
-            dynamic_shared=self.shared, architecture="sm_90",
-        )  # fmt: skip
+            module_of(self.source, (), "compute_90a"),
+            simt.LaunchSpec("product", (BLOCKS, 1, 1), (128, 1, 1), dynamic_shared=self.shared),
+            placed,
+            memory,
+            simt.LaunchOptions(architecture="sm_90"),
+        )
         sums = placed[-1]
         assert isinstance(sums, simt.Buffer)
         return self.matrices(sums.read()), result

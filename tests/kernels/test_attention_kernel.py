@@ -233,9 +233,11 @@ def _answers_on_the_ptx_machine(problem, choices, magnitude=1, *, broken_row=Non
     kinds = {"i32": np.int32, "f32": np.float32}
     arguments = [buffers[a] if isinstance(a, str) else kinds[a.dtype](a.value) for a in launch.args]
     result = simt.launch(
-        simt.parse(program.ptx), program.lowered["attention"], launch.grid, launch.block, arguments,
-        memory=memory, dynamic_shared=launch.shared_bytes,
-    )  # fmt: skip
+        simt.parse(program.ptx),
+        simt.LaunchSpec(program.lowered["attention"], launch.grid, launch.block, dynamic_shared=launch.shared_bytes),
+        arguments,
+        memory,
+    )
     assert result.findings == ()
     expected = KERNEL.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
     return torch.from_numpy(buffers["o"].read()).view(_dtype(p)).double(), expected

@@ -16,8 +16,13 @@ def recorded(body: str, n: int = 1, m: int = 1, grid: int = 2, before: str = "")
     """Return the paths of a kernel whose body starts on line 2."""
     memory = simt.Memory()
     buffers = [memory.allocate(name, np.ones(4096, np.float32)) for name in ("y", "x")]
-    done = simt.launch(module_of(before + HEAD + body + "\n}"), "kernel", (grid, 1, 1), (64, 1, 1),
-                       [*buffers, np.int32(n), np.int32(m)], memory=memory, record_paths=True)  # fmt: skip
+    done = simt.launch(
+        module_of(before + HEAD + body + "\n}"),
+        simt.LaunchSpec("kernel", (grid, 1, 1), (64, 1, 1)),
+        [*buffers, np.int32(n), np.int32(m)],
+        memory,
+        simt.LaunchOptions(record_paths=True),
+    )
     assert done.paths is not None
     return done.paths
 
@@ -97,6 +102,10 @@ def test_launches_are_merged_by_their_most_rounds() -> None:
 def test_nothing_is_recorded_unless_asked() -> None:
     memory = simt.Memory()
     buffers = [memory.allocate(name, np.ones(64, np.float32)) for name in ("y", "x")]
-    done = simt.launch(module_of(HEAD + STRIDE + "}"), "kernel", (1, 1, 1), (64, 1, 1),
-                       [*buffers, np.int32(9), np.int32(1)], memory=memory)  # fmt: skip
+    done = simt.launch(
+        module_of(HEAD + STRIDE + "}"),
+        simt.LaunchSpec("kernel", (1, 1, 1), (64, 1, 1)),
+        [*buffers, np.int32(9), np.int32(1)],
+        memory,
+    )
     assert done.paths is None

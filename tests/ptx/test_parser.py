@@ -29,7 +29,10 @@ def run(body: str, *, before: str = "", count: int = 32) -> np.ndarray:
     memory = simt.Memory()
     out = memory.allocate("out", np.zeros(32, np.uint32))
     result = simt.launch(
-        module(declarations + body + store, before=before), "k", (1, 1, 1), (count, 1, 1), [out], memory=memory
+        module(declarations + body + store, before=before),
+        simt.LaunchSpec("k", (1, 1, 1), (count, 1, 1)),
+        [out],
+        memory,
     )
     assert result.findings == ()
     return out.read()

@@ -76,7 +76,13 @@ def run(text: str, architecture: str, entry: str, out: list[np.ndarray], *arrays
     outputs = [memory.allocate(f"out{i}", array) for i, array in enumerate(out)]
     inputs = [memory.allocate(f"in{i}", array, writable=False) for i, array in enumerate(arrays)]
     blocks = len(arrays[0]) // 256
-    result = simt.launch(module, entry, (blocks, 1, 1), (256, 1, 1), [*outputs, *inputs], memory=memory, source=text)
+    result = simt.launch(
+        module,
+        simt.LaunchSpec(entry, (blocks, 1, 1), (256, 1, 1)),
+        [*outputs, *inputs],
+        memory,
+        simt.LaunchOptions(source=text),
+    )
     assert (result.findings, result.completed) == ((), True)
     return [buffer.read() for buffer in outputs]
 

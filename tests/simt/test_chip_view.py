@@ -53,8 +53,13 @@ class Simulated:
     def launch(self, source: str = SOURCE, beside: int = 1, **options: object) -> list[dict[str, np.ndarray]]:
         """Return what each thread of launches side by side read, by register: [blocks, threads] each."""
         out = [[self.memory.allocate("out", np.zeros((BLOCKS, THREADS, len(NAMES)), np.uint64))] for _ in range(beside)]
-        results = simt.launch_many(module_of(source), "kernel", (BLOCKS, 1, 1), (THREADS, 1, 1), out,
-                                   memory=self.memory, chip=chip(self.name), **options)  # type: ignore[arg-type] # fmt: skip
+        results = simt.launch_many(
+            module_of(source),
+            simt.LaunchSpec("kernel", (BLOCKS, 1, 1), (THREADS, 1, 1)),
+            out,
+            self.memory,
+            simt.LaunchOptions(chip=chip(self.name), **options),
+        )  # type: ignore[arg-type]
         assert all(result.completed for result in results)
         return [dict(zip(NAMES, np.moveaxis(one.read(), 2, 0), strict=True)) for (one,) in out]
 
@@ -136,5 +141,5 @@ def test_a_chip_is_taken_that_fits_where_none_is_given() -> None:
     memory = simt.Memory()
     out = memory.allocate("out", np.zeros(1, np.uint32))
     module = module_of(source)
-    simt.launch(module, "kernel", (1, 1, 1), (1, 1, 1), [out], memory=memory)
+    simt.launch(module, simt.LaunchSpec("kernel", (1, 1, 1), (1, 1, 1)), [out], memory)
     assert out.read()[0] in {one.sms for one in CHIPS.values() if one.architecture == module.target.rstrip("a")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simt_tools import module_of, ptx_of
+from simt_tools import launch, module_of, ptx_of
 
 from evokern import simt
 from evokern.errors import SourceError, UsageError
@@ -125,7 +125,7 @@ def run(
     memory = simt.Memory()
     args = [memory.allocate("out", out, initialised=False), memory.allocate("unused", np.zeros(1, np.float32))]
     module = module_of(SOURCE, OPTIONS, "compute_90")
-    result = simt.launch(module, entry, grid, (64, 1, 1), args, memory=memory, source=SOURCE, **options)
+    result = launch(module, simt.LaunchSpec(entry, grid, (64, 1, 1)), args, memory, source=SOURCE, **options)
     return args[0].read(), result
 
 
@@ -235,7 +235,7 @@ def test_clusters_that_cannot_be_are_refused(
     x = memory.allocate("x", np.zeros(8, np.int32))
     module = module_of(DEMANDS, (), "compute_90")
     with pytest.raises(UsageError, match=told):
-        simt.launch(module, entry, grid, (32, 1, 1), [x], memory=memory, cluster=cluster)
+        simt.launch(module, simt.LaunchSpec(entry, grid, (32, 1, 1), cluster=cluster), [x], memory)
 
 
 def test_a_chip_without_clusters_is_named() -> None:
@@ -243,10 +243,10 @@ def test_a_chip_without_clusters_is_named() -> None:
     memory = simt.Memory()
     x = memory.allocate("x", np.zeros(8, np.int32))
     module = module_of(DEMANDS.splitlines()[2], (), "compute_89")
-    given = {"memory": memory, "cluster": (1, 2, 1)}
+    spec = simt.LaunchSpec("any", (1, 2, 1), (1, 1, 1), cluster=(1, 2, 1))
     with pytest.raises(UsageError, match=r"clusters of \(1, 2, 1\) need sm_90 or later, not sm_89"):
-        simt.launch(module, "any", (1, 2, 1), (1, 1, 1), [x], architecture="sm_89", **given)
-    assert simt.launch(module, "any", (1, 2, 1), (1, 1, 1), [x], architecture="sm_90", **given).completed
+        simt.launch(module, spec, [x], memory, simt.LaunchOptions(architecture="sm_89"))
+    assert simt.launch(module, spec, [x], memory, simt.LaunchOptions(architecture="sm_90")).completed
 
 
 def test_some_blocks_bring_their_clusters_along() -> None:
@@ -279,7 +279,7 @@ def test_what_cannot_be_checked_in_clusters_is_refused(text: str, cluster: tuple
     )
     module = simt.parse(f"{head}{text}\nret;\n}}\n")
     with pytest.raises(SourceError, match=told):
-        simt.launch(module, "k", (2, 1, 1), (32, 1, 1), [], memory=simt.Memory(), cluster=cluster)
+        simt.launch(module, simt.LaunchSpec("k", (2, 1, 1), (32, 1, 1), cluster=cluster), [], simt.Memory())
 
 
 def test_a_kernel_of_ptx_demands_its_cluster() -> None:
@@ -290,5 +290,5 @@ def test_a_kernel_of_ptx_demands_its_cluster() -> None:
     module = simt.parse(text)
     for cluster, told in ((None, "launch it with a cluster"), ((1, 4, 1), "__launch_bounds__ allow 2")):
         with pytest.raises(UsageError, match=told):
-            simt.launch(module, "pair", (1, 4, 1), (32, 1, 1), [x], memory=memory, cluster=cluster)
-    assert simt.launch(module, "pair", (1, 4, 1), (32, 1, 1), [x], memory=memory, cluster=(1, 2, 1)).completed
+            simt.launch(module, simt.LaunchSpec("pair", (1, 4, 1), (32, 1, 1), cluster=cluster), [x], memory)
+    assert simt.launch(module, simt.LaunchSpec("pair", (1, 4, 1), (32, 1, 1), cluster=(1, 2, 1)), [x], memory).completed

@@ -47,8 +47,13 @@ def _ran(
     module = module_of(start + f'extern "C" __global__ void k(int* a, int* b) {{\n{body}\n}}')
     memory = simt.Memory()
     a, b = (memory.allocate(name, np.zeros(blocks, np.int32)) for name in "ab")
-    result = simt.launch(module, "k", (blocks, 1, 1), (threads, 1, 1), [a, b], memory=memory, sanitize=sanitize,
-                         blocks=some, instruction_limit=limit)  # fmt: skip
+    result = simt.launch(
+        module,
+        simt.LaunchSpec("k", (blocks, 1, 1), (threads, 1, 1), blocks=some),
+        [a, b],
+        memory,
+        simt.LaunchOptions(sanitize=sanitize, instruction_limit=limit),
+    )
     return result, a.read().view(np.int32).tolist(), module
 
 
@@ -122,8 +127,8 @@ def test_a_block_against_the_attributes_is_not_run(attribute: str, block: int) -
     memory = simt.Memory()
     a = memory.allocate("a", np.zeros(128, np.int32))
     with pytest.raises(UsageError, match=rf"blocks of .*64 threads.*, not {block}"):
-        simt.launch(module, "k", (1, 1, 1), (block, 1, 1), [a], memory=memory)
-    assert simt.launch(module, "k", (1, 1, 1), (64, 1, 1), [a], memory=memory).completed
+        simt.launch(module, simt.LaunchSpec("k", (1, 1, 1), (block, 1, 1)), [a], memory)
+    assert simt.launch(module, simt.LaunchSpec("k", (1, 1, 1), (64, 1, 1)), [a], memory).completed
 
 
 def test_a_number_that_all_threads_read_races_with_a_later_write() -> None:

@@ -43,8 +43,13 @@ def _run(body: str, limit: int = LIMIT) -> simt.LaunchResult:
     memory = simt.Memory()
     data = {"out": np.zeros(64, np.int32), "flag": np.array([0, 5], np.int32), "one": np.ones(1, np.int32)}
     buffers = [memory.allocate(name, array) for name, array in data.items()]
-    return simt.launch(module_of(source), "kernel", (1, 1, 1), (64, 1, 1), buffers, memory=memory, source=source,
-                       instruction_limit=limit)  # fmt: skip
+    return simt.launch(
+        module_of(source),
+        simt.LaunchSpec("kernel", (1, 1, 1), (64, 1, 1)),
+        buffers,
+        memory,
+        simt.LaunchOptions(source=source, instruction_limit=limit),
+    )
 
 
 @pytest.fixture
@@ -107,8 +112,13 @@ def test_another_block_may_end_the_loop() -> None:
     source = 'extern "C" __global__ void kernel(int* flag) {\nwhile (*(volatile int*)flag == 0) {}\n}'
     memory = simt.Memory()
     flag = memory.allocate("flag", np.zeros(1, np.int32))
-    result = simt.launch(module_of(source), "kernel", (3, 1, 1), (32, 1, 1), [flag], memory=memory, blocks=[1],
-                         instruction_limit=LIMIT)  # fmt: skip
+    result = simt.launch(
+        module_of(source),
+        simt.LaunchSpec("kernel", (3, 1, 1), (32, 1, 1), blocks=[1]),
+        [flag],
+        memory,
+        simt.LaunchOptions(instruction_limit=LIMIT),
+    )
     assert result.fatal is not None
     assert f"{REPEATS}, unless a block outside this batch ends it. " in result.fatal.hint
     assert (result.hung, result.over_limit) == (False, True)
@@ -120,8 +130,13 @@ def _flags(body: str, blocks: int, threads: int = 1024) -> simt.LaunchResult:
     memory = simt.Memory()
     flag = memory.allocate("flag", np.zeros(blocks, np.int32))
     out = memory.allocate("out", np.zeros(blocks, np.int32))
-    return simt.launch(module_of(source), "kernel", (blocks, 1, 1), (threads, 1, 1), [flag, out], memory=memory,
-                       source=source, instruction_limit=20 * LIMIT)  # fmt: skip
+    return simt.launch(
+        module_of(source),
+        simt.LaunchSpec("kernel", (blocks, 1, 1), (threads, 1, 1)),
+        [flag, out],
+        memory,
+        simt.LaunchOptions(source=source, instruction_limit=20 * LIMIT),
+    )
 
 
 def test_a_block_that_waits_for_a_later_batch_ends() -> None:
@@ -156,7 +171,11 @@ def test_a_launch_may_end_at_the_first_fatal_finding() -> None:
         x = memory.allocate("x", np.ones(32, np.float32))
         y = memory.allocate("y", np.full(32, 7, np.float32))
         result = simt.launch(
-            module_of(source), "k", (1, 1, 1), (32, 1, 1), [x, y], memory=memory, until_fatal=until_fatal
+            module_of(source),
+            simt.LaunchSpec("k", (1, 1, 1), (32, 1, 1)),
+            [x, y],
+            memory,
+            simt.LaunchOptions(until_fatal=until_fatal),
         )
         assert not result.completed and result.fatal is not None
         assert (result.fatal.kind, result.fatal.count, result.hung) == ("out_of_bounds", lanes, False)

@@ -48,7 +48,9 @@ def test_shuffles_of_half_types(shuffles: simt.Module, entry: str, kind: str, wi
     """Every `__shfl` of half, half2, bf16 and bf16x2 moves the value of the lane that it names."""
     memory = simt.Memory()
     out = memory.allocate("out", np.zeros(5 * 32 * width, np.uint16))
-    result = simt.launch(shuffles, entry, (1, 1, 1), (32, 1, 1), [out], memory=memory, source=SHUFFLES)
+    result = simt.launch(
+        shuffles, simt.LaunchSpec(entry, (1, 1, 1), (32, 1, 1)), [out], memory, simt.LaunchOptions(source=SHUFFLES)
+    )
     assert (result.findings, result.completed) == ((), True)
     bits = out.read()
     floats = bits.view(np.float16) if kind == "f16" else (bits.astype(np.uint32) << 16).view(np.float32)
@@ -61,7 +63,9 @@ def test_the_warp_size_is_a_number_of_ptx(shuffles: simt.Module) -> None:
     """`warpSize` in an expression, and `WARP_SZ` of inline assembly."""
     memory = simt.Memory()
     out = memory.allocate("out", np.zeros(64, np.int32))
-    simt.launch(shuffles, "sizes", (1, 1, 1), (64, 1, 1), [out], memory=memory, source=SHUFFLES)
+    simt.launch(
+        shuffles, simt.LaunchSpec("sizes", (1, 1, 1), (64, 1, 1)), [out], memory, simt.LaunchOptions(source=SHUFFLES)
+    )
     np.testing.assert_array_equal(np.arange(64) // 32 * 1000 + 32, out.read())
 
 
@@ -70,7 +74,9 @@ def launched(entry: str, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, 
     memory = simt.Memory()
     buffers = [memory.allocate(f"argument {number}", array) for number, array in enumerate(arrays)]
     module = compiled(PROGRAMMATIC, (9, 0))
-    result = simt.launch(module, entry, (1, 1, 1), (64, 1, 1), buffers, memory=memory, source=PROGRAMMATIC)
+    result = simt.launch(
+        module, simt.LaunchSpec(entry, (1, 1, 1), (64, 1, 1)), buffers, memory, simt.LaunchOptions(source=PROGRAMMATIC)
+    )
     assert (result.findings, result.completed) == ((), True)
     return [buffer.read() for buffer in buffers]
 
@@ -129,8 +135,12 @@ extern "C" __global__ void below(float* out) { out[threadIdx.x] = read<0>(out); 
     module = module_of(source)
     memory = simt.Memory()
     out = memory.allocate("out", np.zeros(64, np.float32))
-    result = simt.launch(module, "own", (1, 1, 1), (64, 1, 1), [out], memory=memory, source=source)
+    result = simt.launch(
+        module, simt.LaunchSpec("own", (1, 1, 1), (64, 1, 1)), [out], memory, simt.LaunchOptions(source=source)
+    )
     assert (result.findings, result.completed) == ((), True)
     np.testing.assert_array_equal(np.arange(64), out.read())
-    found = simt.launch(module, "below", (1, 1, 1), (64, 1, 1), [out], memory=memory, source=source).findings
+    found = simt.launch(
+        module, simt.LaunchSpec("below", (1, 1, 1), (64, 1, 1)), [out], memory, simt.LaunchOptions(source=source)
+    ).findings
     assert [(finding.kind, finding.count) for finding in found] == [("out_of_bounds", 1)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import DATA
-from simt_tools import module_of
+from simt_tools import launch, module_of
 
 from evokern import simt
 from evokern.errors import SourceError, UsageError
@@ -32,7 +32,8 @@ def run(
         for n, a in enumerate(args)
     ]
     flags = ("-default-device", "--std=c++17") if source is HEADERS else ()
-    result = simt.launch(module_of(source, flags), entry, grid, block, bound, memory=memory, source=source, **options)
+    spec = simt.LaunchSpec(entry, grid, block)
+    result = launch(module_of(source, flags), spec, bound, memory, source=source, **options)
     return result, [item.read() for item in bound if isinstance(item, simt.Buffer)]
 
 
@@ -112,12 +113,14 @@ def test_module_data_and_structures() -> None:
     pair["a"], pair["b"] = (2, 3, 4), 0.5
     memory = simt.Memory()
     out = memory.allocate("out", np.zeros(32))
-    for launch in (1, 2):
-        result = simt.launch(module_of(PLAIN), "data", (1, 1, 1), (32, 1, 1), [out, pair, np.int32(3)], memory=memory)
+    for turn in (1, 2):
+        result = simt.launch(
+            module_of(PLAIN), simt.LaunchSpec("data", (1, 1, 1), (32, 1, 1)), [out, pair, np.int32(3)], memory
+        )
         assert result.findings == ()
         weights = np.array([1.5, -2, 0.25, 8])
         expected = [weights[i & 3] + (2, 3, 4)[i % 3] * 0.5 + ord("eo"[i & 1]) for i in range(31)]
-        assert [*expected, 40 + 3 * launch] == list(out.read())
+        assert [*expected, 40 + 3 * turn] == list(out.read())
 
 
 def test_printf() -> None:
@@ -348,7 +351,7 @@ def test_several_launches_side_by_side() -> None:
         ]
         for k, x in enumerate(inputs)
     ]
-    results = simt.launch_many(module_of(PLAIN), "saxpy", (1, 1, 1), (128, 1, 1), sets, memory=memory)
+    results = simt.launch_many(module_of(PLAIN), simt.LaunchSpec("saxpy", (1, 1, 1), (128, 1, 1)), sets, memory)
     assert [set(), {"out_of_bounds"}, set()] == [{finding.kind for finding in result.findings} for result in results]
     assert [result.completed for result in results] == [True, False, True]
     for k in (0, 2):
@@ -457,6 +460,6 @@ def test_each_launch_has_its_own_module_variables_in_every_batch() -> None:
     pairs = [
         (memory.allocate("in", data, writable=False), memory.allocate("out", np.zeros_like(data))) for data in inputs
     ]
-    simt.launch_many(module, "put", (blocks, 1, 1), (threads, 1, 1), pairs, memory=memory)
+    simt.launch_many(module, simt.LaunchSpec("put", (blocks, 1, 1), (threads, 1, 1)), pairs, memory)
     kept = [memory.module_data[module, n]["slot"].read().view(np.uint32)[: blocks * threads] for n in range(4)]
     assert all((data == one).all() for data, one in zip(inputs, kept, strict=True))

@@ -86,7 +86,13 @@ def test_other_targets_are_refused() -> None:
     module = module_of(kernel(64), (), "compute_90a")
     for chip, why in (("sm_89", "PTX for sm_90a does not run on sm_89"), ("sm_100", "only sm_90a has")):
         with pytest.raises(UsageError, match=why):
-            simt.launch(module, "product", (1, 1, 1), (128, 1, 1), [], memory=simt.Memory(), architecture=chip)
+            simt.launch(
+                module,
+                simt.LaunchSpec("product", (1, 1, 1), (128, 1, 1)),
+                [],
+                simt.Memory(),
+                simt.LaunchOptions(architecture=chip),
+            )
 
 
 def test_patterns_at_odd_places_are_refused() -> None:
@@ -161,7 +167,13 @@ def run(stores: str, before: str, after: str, threads: int = 128) -> tuple[set[s
     out = memory.allocate("out", np.zeros(512, np.float32))
     given = memory.allocate("in", np.ones(1152, np.float16), writable=False)
     module = module_of(source, (), "compute_90a")
-    result = simt.launch(module, "hazards", (3, 1, 1), (threads, 1, 1), [out, given], memory=memory, source=source)
+    result = simt.launch(
+        module,
+        simt.LaunchSpec("hazards", (3, 1, 1), (threads, 1, 1)),
+        [out, given],
+        memory,
+        simt.LaunchOptions(source=source),
+    )
     return {finding.kind for finding in result.findings}, out.read().reshape(4, 128)
 
 

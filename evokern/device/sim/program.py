@@ -187,12 +187,31 @@ class SimulatedProgram:
         def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:
             with step(_simulating(launch, blocks)):
                 return simt.launch(
-                    self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
-                    memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
-                    architecture=self.architecture, instruction_limit=limit, blocks=blocks, sanitize=sanitize,
-                    past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
-                    constants=[_constants(arguments)], chip=self.chip, record_paths=record_paths,
-                )  # fmt: skip
+                    self.module,
+                    simt.LaunchSpec(
+                        self.symbols[launch.entry],
+                        launch.grid,
+                        launch.block,
+                        dynamic_shared=launch.shared_bytes,
+                        cluster=launch.cluster,
+                        blocks=blocks,
+                    ),
+                    _ordered(launch, arguments),
+                    memory,
+                    simt.LaunchOptions(
+                        source=self.source,
+                        architecture=self.architecture,
+                        instruction_limit=limit,
+                        sanitize=sanitize,
+                        past_misaligned=past_misaligned,
+                        until_fatal=until_fatal,
+                        count=count,
+                        enough=enough,
+                        chip=self.chip,
+                        record_paths=record_paths,
+                    ),
+                    constants=_constants(arguments),
+                )
 
         if blocks is None or not self.entry(launch).polls:
             return run(blocks, instruction_limit)
@@ -237,12 +256,28 @@ class SimulatedProgram:
         """
         with step(_simulating(launch, blocks)):
             return simt.launch_many(
-                self.module, self.symbols[launch.entry], launch.grid, launch.block,
-                [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
-                cluster=launch.cluster, source=self.source, architecture=self.architecture,
-                instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
-                constants=[_constants(named) for named in arguments], record_paths=record_paths,
-            )  # fmt: skip
+                self.module,
+                simt.LaunchSpec(
+                    self.symbols[launch.entry],
+                    launch.grid,
+                    launch.block,
+                    dynamic_shared=launch.shared_bytes,
+                    cluster=launch.cluster,
+                    blocks=blocks,
+                ),
+                [_ordered(launch, named) for named in arguments],
+                memory,
+                simt.LaunchOptions(
+                    source=self.source,
+                    architecture=self.architecture,
+                    instruction_limit=instruction_limit,
+                    sanitize=sanitize,
+                    count=False,
+                    chip=self.chip,
+                    record_paths=record_paths,
+                ),
+                constants=[_constants(named) for named in arguments],
+            )
 
 
 def compile_simulated(rendered: Rendered, chip: Profile) -> SimulatedProgram | CompileFailure:

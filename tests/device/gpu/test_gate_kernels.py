@@ -55,9 +55,12 @@ def test_the_kernel_xors_with_the_stream(count: int) -> None:
     out = memory.allocate("out", np.zeros(count, dtype=np.uint64), writable=True)
     scalars = [np.uint64(count), np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)]
     result = simt.launch(
-        module_of(SOURCE.read_text("utf-8")), "xor_stream", (2, 1, 1), (256, 1, 1), [given, out, *scalars],
-        memory=memory, instruction_limit=10_000_000,
-    )  # fmt: skip
+        module_of(SOURCE.read_text("utf-8")),
+        simt.LaunchSpec("xor_stream", (2, 1, 1), (256, 1, 1)),
+        [given, out, *scalars],
+        memory,
+        simt.LaunchOptions(instruction_limit=10_000_000),
+    )
     assert result.fatal is None
     assert result.findings == ()
     assert np.array_equal(out.read().reshape(-1).view(np.uint64), words ^ stream(key, count))
@@ -173,11 +176,22 @@ def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, ju
     tolerance, how = rule.tolerance, NONFINITE[asked(edges=edges, judged=judged)]
     numbers = [np.float64(x) for x in (tolerance.atol, tolerance.rtol, largest_finite(dtype))]
     result = simt.launch(
-        module_of(SOURCE.read_text("utf-8")), "compare", (blocks, 1, 1), (256, 1, 1),
-        [given, references, errors, np.uint32(size), np.uint64(1500), np.uint32(DTYPES[dtype]), *numbers,
-         np.uint32(how), out],
-        memory=memory, instruction_limit=50_000_000,
-    )  # fmt: skip
+        module_of(SOURCE.read_text("utf-8")),
+        simt.LaunchSpec("compare", (blocks, 1, 1), (256, 1, 1)),
+        [
+            given,
+            references,
+            errors,
+            np.uint32(size),
+            np.uint64(1500),
+            np.uint32(DTYPES[dtype]),
+            *numbers,
+            np.uint32(how),
+            out,
+        ],
+        memory,
+        simt.LaunchOptions(instruction_limit=50_000_000),
+    )
     assert (result.fatal, result.findings) == (None, ())
     parts = torch.from_numpy(
         out.read().reshape(-1).view(np.float64).reshape(comparison.NUMBERS_PER_PART, blocks).copy()

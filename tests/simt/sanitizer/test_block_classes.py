@@ -44,7 +44,11 @@ def findings(entry: str, *args: object, grid: int = 6) -> tuple[simt.Finding, ..
         for n, item in enumerate(args)
     ]
     return simt.launch(
-        module_of(SOURCE), entry, (grid, 1, 1), (64, 1, 1), bound, memory=memory, source=SOURCE, count=False
+        module_of(SOURCE),
+        simt.LaunchSpec(entry, (grid, 1, 1), (64, 1, 1)),
+        bound,
+        memory,
+        simt.LaunchOptions(source=SOURCE, count=False),
     ).findings  # type: ignore[arg-type]
 
 
@@ -67,7 +71,11 @@ def test_a_race_of_every_block_counts_for_every_block(other: int) -> None:
     memory = simt.Memory()
     args = [memory.allocate("which", np.array([other], np.int32)), memory.allocate("out", out()), np.int32(0)]
     result = simt.launch(
-        module_of(source), "neighbours", (6, 1, 1), (64, 1, 1), args, memory=memory, source=source, count=False
+        module_of(source),
+        simt.LaunchSpec("neighbours", (6, 1, 1), (64, 1, 1)),
+        args,
+        memory,
+        simt.LaunchOptions(source=source, count=False),
     )
     assert [("shared_race", 6 * 64)] == [(finding.kind, finding.count) for finding in result.findings]
 

@@ -123,7 +123,13 @@ def run(body: str, *, fixed: bool, cluster: tuple[int, int, int] = (1, 2, 1)) ->
     ]
     module = module_of(source, ("-DFIXED",) if fixed else (), "compute_90")
     grid = 2 * cluster[0], 2 * cluster[1], cluster[2]
-    return simt.launch(module, "kernel", grid, (64, 1, 1), args, memory=memory, source=source, cluster=cluster)
+    return simt.launch(
+        module,
+        simt.LaunchSpec("kernel", grid, (64, 1, 1), cluster=cluster),
+        args,
+        memory,
+        simt.LaunchOptions(source=source),
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -166,7 +172,9 @@ def test_global_memory_is_ordered_by_the_clusters_barrier() -> None:
             args = [memory.allocate("out", np.zeros(64 * 8, np.float32)),
                     memory.allocate("in", np.zeros(64 * 8, np.float32), writable=False), np.int32(other)]  # fmt: skip
             module = module_of(source, ("-DFIXED",) if fixed else (), "compute_90")
-            result = simt.launch(module, "kernel", (2, 4, 1), (64, 1, 1), args, memory=memory, cluster=(1, 2, 1))
+            result = simt.launch(
+                module, simt.LaunchSpec("kernel", (2, 4, 1), (64, 1, 1), cluster=(1, 2, 1)), args, memory
+            )
             kinds[fixed, other] = {finding.kind for finding in result.findings}
     assert kinds == {
         (True, 1): set(), (True, 2): {"global_race"}, (False, 1): {"global_race"}, (False, 2): {"global_race"},
@@ -183,10 +191,15 @@ def test_a_cluster_of_one_block_changes_nothing(defect: Defect) -> None:
     found = []
     for cluster in (None, (1, 1, 1)):
         memory = simt.Memory()
-        found.append(simt.launch(
-            module, "kernel", defect.grid, defect.block, defect.arguments(memory), memory=memory, cluster=cluster,
-            dynamic_shared=defect.shared, source=defect.source, instruction_limit=2_000_000,
-        ))  # fmt: skip
+        found.append(
+            simt.launch(
+                module,
+                simt.LaunchSpec("kernel", defect.grid, defect.block, cluster=cluster, dynamic_shared=defect.shared),
+                defect.arguments(memory),
+                memory,
+                simt.LaunchOptions(source=defect.source, instruction_limit=2_000_000),
+            )
+        )
     assert found[0].findings == found[1].findings
     assert found[0].printed == found[1].printed
 
@@ -204,9 +217,12 @@ def test_blocks_that_keep_to_themselves_are_judged_as_without_clusters(ranks: in
         args = [memory.allocate("out", np.zeros(program.threads, np.uint32)),
                 memory.allocate("scratch", np.zeros(REGION * REGIONS, np.uint8))]  # fmt: skip
         result = simt.launch(
-            module, program.entry, (ranks, 1, 1), (program.threads, 1, 1), args, memory=memory, count=False,
-            cluster=(ranks, 1, 1),
-        )  # fmt: skip
+            module,
+            simt.LaunchSpec(program.entry, (ranks, 1, 1), (program.threads, 1, 1), cluster=(ranks, 1, 1)),
+            args,
+            memory,
+            simt.LaunchOptions(count=False),
+        )
         levels = {finding.level for finding in result.findings if finding.kind != "global_race"}  # all write to `out`
         told = "error" if "error" in levels else "warning" if levels else "clean"
         if told != verdict.level:
@@ -247,6 +263,10 @@ def test_what_a_cluster_has_seen_is_passed_on_between_clusters(way: int, kinds: 
             np.int32(way)]  # fmt: skip
     module = module_of(PASSED_ON, (), "compute_90")
     result = simt.launch(
-        module, "kernel", (1, 4, 1), (64, 1, 1), args, memory=memory, cluster=(1, 2, 1), batch_blocks=batch_blocks
+        module,
+        simt.LaunchSpec("kernel", (1, 4, 1), (64, 1, 1), cluster=(1, 2, 1)),
+        args,
+        memory,
+        simt.LaunchOptions(batch_blocks=batch_blocks),
     )
     assert (kinds, True) == ({finding.kind for finding in result.findings}, result.completed)

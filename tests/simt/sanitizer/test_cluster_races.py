@@ -35,7 +35,11 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
                 outs.append([memory.allocate("more", np.zeros(program.threads, np.uint32)), scratch])
             along = (1, program.ranks, 1) if program.seed % 2 else (program.ranks, 1, 1)
             results = simt.launch_many(
-                module, program.entry, along, (program.block, 1, 1), outs, memory=memory, cluster=along, count=False
+                module,
+                simt.LaunchSpec(program.entry, along, (program.block, 1, 1), cluster=along),
+                outs,
+                memory,
+                simt.LaunchOptions(count=False),
             )
             findings = [finding for result in results for finding in result.findings]
             lifetime = {

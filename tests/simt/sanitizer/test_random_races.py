@@ -40,7 +40,11 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
             out = memory.allocate("out", np.zeros(program.threads, np.uint32))
             scratch = memory.allocate("scratch", np.zeros(REGION * REGIONS, np.uint8))
             result = simt.launch(
-                module, program.entry, (1, 1, 1), (program.threads, 1, 1), [out, scratch], memory=memory, count=False
+                module,
+                simt.LaunchSpec(program.entry, (1, 1, 1), (program.threads, 1, 1)),
+                [out, scratch],
+                memory,
+                simt.LaunchOptions(count=False),
             )
             levels[verdict.level] += 1
             levels.update(f"across {kind}" for kind in verdict.across)
@@ -134,7 +138,11 @@ def test_races_that_used_to_hide(entry: str) -> None:
         args = [out, memory.allocate("in", np.linspace(0, 1, 512, dtype=np.float32), writable=False)]
         module = module_of(HIDDEN, ("-DFIXED",) if fixed else ())
         found = simt.launch(
-            module, entry, (1, 1, 1), (128, 1, 1), args, memory=memory, source=HIDDEN, dynamic_shared=64, count=False
+            module,
+            simt.LaunchSpec(entry, (1, 1, 1), (128, 1, 1), dynamic_shared=64),
+            args,
+            memory,
+            simt.LaunchOptions(source=HIDDEN, count=False),
         ).findings
         if fixed and entry in ("rows", "scratch"):
             assert found == ()
@@ -165,5 +173,11 @@ def test_every_block_that_read_or_updated_a_word_is_known(entry: str) -> None:
     memory = simt.Memory()
     args = [memory.allocate("x", np.zeros(1, np.int32)), memory.allocate("out", np.zeros(6, np.float32))]
     module = module_of(BLOCKS)
-    found = simt.launch(module, entry, (6, 1, 1), (1, 1, 1), args, memory=memory, source=BLOCKS, count=False).findings
+    found = simt.launch(
+        module,
+        simt.LaunchSpec(entry, (6, 1, 1), (1, 1, 1)),
+        args,
+        memory,
+        simt.LaunchOptions(source=BLOCKS, count=False),
+    ).findings
     assert [("global_race", (5, 0, 0))] == [(finding.kind, finding.block) for finding in found]

@@ -43,7 +43,7 @@ def counted(layout: str, entry: str, architecture: str = "compute_89") -> simt.C
     out, given = buffers()
     placed = [memory.allocate("out", out), memory.allocate("in", given, writable=False)]
     grid, block = (GRID, 1, 1), (BLOCK, 1, 1)
-    result = simt.launch(simt.parse(program.ptx), program.lowered[entry], grid, block, placed, memory=memory)
+    result = simt.launch(simt.parse(program.ptx), simt.LaunchSpec(program.lowered[entry], grid, block), placed, memory)
     assert result.findings == ()
     assert result.counters is not None
     return result.counters

@@ -46,8 +46,12 @@ def _run(grid: tuple[int, int, int], steps: Sequence[int], blocks: Sequence[int]
     data = (np.array(steps, np.int32), np.ones(256, np.float32), np.zeros(256 * len(steps), np.float32))
     args = [memory.allocate(name, array) for name, array in zip(("steps", "x", "y"), data, strict=True)]
     counters = simt.launch(
-        module, "turns", grid, (256, 1, 1), args, memory=memory, blocks=blocks, sanitize=False
-    ).counters  # fmt: skip
+        module,
+        simt.LaunchSpec("turns", grid, (256, 1, 1), blocks=blocks),
+        args,
+        memory,
+        simt.LaunchOptions(sanitize=False),
+    ).counters
     assert counters is not None
     return module.program("turns"), counters
 

@@ -50,7 +50,7 @@ def walked(turns: int, work: int = 0, *, remote: bool) -> tuple[tuple[float, ...
     module, memory = module_of(source, (), "compute_90"), simt.Memory()
     out = memory.allocate("out", np.zeros(64, np.uint32))
     args = [out, np.int32(turns), np.int32(work)]
-    result = simt.launch(module, "chain", (2, 1, 1), (32, 1, 1), args, memory=memory, cluster=(2, 1, 1))
+    result = simt.launch(module, simt.LaunchSpec("chain", (2, 1, 1), (32, 1, 1), cluster=(2, 1, 1)), args, memory)
     assert result.findings == ()
     counters = result.counters
     assert counters is not None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import DATA
-from simt_tools import module_of
+from simt_tools import launch, module_of
 
 from evokern import simt
 
@@ -41,9 +41,8 @@ def counted(source: str, entry: str, *args: Any, grid: int = 1, block: int = 32,
     """Launch on arrays and return the counters."""
     memory = simt.Memory()
     bound = [memory.allocate(f"argument {n}", a) if isinstance(a, np.ndarray) else a for n, a in enumerate(args)]
-    result = simt.launch(
-        module_of(source), entry, (grid, 1, 1), (block, 1, 1), bound, memory=memory, source=source, **options
-    )
+    spec = simt.LaunchSpec(entry, (grid, 1, 1), (block, 1, 1))
+    result = launch(module_of(source), spec, bound, memory, source=source, **options)
     assert result.findings == ()
     assert result.counters is not None
     return result.counters
@@ -146,7 +145,13 @@ extern "C" __global__ void turns(float* x, int count) {
 def _turns(enough: Any) -> simt.LaunchResult:
     memory = simt.Memory()
     args = [memory.allocate("x", np.zeros(32, np.float32)), np.int32(4000)]
-    return simt.launch(module_of(LONG), "turns", (1, 1, 1), (32, 1, 1), args, memory=memory, enough=enough)
+    return simt.launch(
+        module_of(LONG),
+        simt.LaunchSpec("turns", (1, 1, 1), (32, 1, 1)),
+        args,
+        memory,
+        simt.LaunchOptions(enough=enough),
+    )
 
 
 def test_a_caller_that_has_seen_enough_ends_a_launch() -> None:

@@ -42,7 +42,7 @@ extern "C" __global__ void product(float* y) {
 def _counted(stride: int) -> tuple[simt.Module, simt.Counters]:
     module, memory = simt_tools.module_of(FRAGMENTS, (f"-DSTRIDE={stride}", "--use_fast_math")), simt.Memory()
     y = memory.allocate("y", np.zeros(32, np.float32))
-    result = simt.launch(module, "product", (1, 1, 1), (32, 1, 1), [y], memory=memory)
+    result = simt.launch(module, simt.LaunchSpec("product", (1, 1, 1), (32, 1, 1)), [y], memory)
     assert not result.findings
     assert result.counters is not None
     return module, result.counters
@@ -120,7 +120,9 @@ def _mixed(instruction: str, times: int) -> tuple[simt.Module, simt.Counters]:
     module = simt_tools.module_of(ARITHMETIC.replace("BODY", instruction * times), (), "compute_90")
     memory = simt.Memory()
     y, x = memory.allocate("y", np.zeros(32, np.uint32)), memory.allocate("x", np.zeros(64, np.uint32))
-    counters = simt.launch(module, "mix", (1, 1, 1), (32, 1, 1), [y, x], memory=memory, sanitize=False).counters
+    counters = simt.launch(
+        module, simt.LaunchSpec("mix", (1, 1, 1), (32, 1, 1)), [y, x], memory, simt.LaunchOptions(sanitize=False)
+    ).counters
     assert counters is not None
     return module, counters
 
@@ -201,7 +203,7 @@ def test_copies_are_counted_once_on_shared_memory() -> None:
     """What a warp copies asynchronously takes a wavefront for each 128 bytes, and the port to L2 in the background."""
     module, memory = simt_tools.module_of(COPIES), simt.Memory()
     x = memory.allocate("x", np.zeros(128, np.float32))
-    counters = simt.launch(module, "copy", (1, 1, 1), (32, 1, 1), [x], memory=memory).counters
+    counters = simt.launch(module, simt.LaunchSpec("copy", (1, 1, 1), (32, 1, 1)), [x], memory).counters
     assert counters is not None
     h200 = chip("h200")
     assert timemodel.block_clocks(counters, h200)["shared"] == 512 / 128

@@ -20,7 +20,9 @@ def _run(body: str) -> tuple[float, np.ndarray]:
     memory, module = simt.Memory(), module_of(source)
     out = memory.allocate("out", np.zeros(64, np.uint32))
     args = [out, np.uint32(1000)]
-    counters = simt.launch(module, "nap", (1, 1, 1), (64, 1, 1), args, memory=memory, chip=L4).counters
+    counters = simt.launch(
+        module, simt.LaunchSpec("nap", (1, 1, 1), (64, 1, 1)), args, memory, simt.LaunchOptions(chip=L4)
+    ).counters
     assert counters is not None
     latencies = latencies_of(L4)
     timeline = Timeline(module.program("nap"), latencies, counters.sleeps(L4.clock_mhz), latencies.l2, {})

@@ -40,8 +40,12 @@ def _facts(stride: int, steps: int, blocks: int = 64) -> timemodel.LaunchFacts:
     args = [x, y, np.int32(32 * blocks), np.int32(steps)]
     chosen = timemodel.sample_blocks(blocks, 3)
     result = simt.launch(
-        module, "walk", (blocks, 1, 1), (32, 1, 1), args, memory=memory, blocks=chosen, sanitize=False
-    )  # fmt: skip
+        module,
+        simt.LaunchSpec("walk", (blocks, 1, 1), (32, 1, 1), blocks=chosen),
+        args,
+        memory,
+        simt.LaunchOptions(sanitize=False),
+    )
     counters = result.counters
     assert counters is not None
     latencies, h200 = latencies_of(chip("h200")), chip("h200")

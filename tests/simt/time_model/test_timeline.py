@@ -104,8 +104,12 @@ def _walk(
     x, y = (memory.allocate(name, np.zeros(4 * threads, np.float32)) for name in "xy")
     args = [x, y, *(np.int32(number) for number in numbers)]
     result = simt.launch(
-        module, entry, (1, 1, 1), (threads, 1, 1), args, memory=memory, sanitize=False, dynamic_shared=16 * threads
-    )  # fmt: skip
+        module,
+        simt.LaunchSpec(entry, (1, 1, 1), (threads, 1, 1), dynamic_shared=16 * threads),
+        args,
+        memory,
+        simt.LaunchOptions(sanitize=False),
+    )
     counters = result.counters
     assert counters is not None
     program, latencies = module.program(entry), latencies_of(H200)

@@ -34,10 +34,11 @@ def test_a_product_holds_the_tensor_pipe_as_measured(columns: int, in_registers:
     memory = simt.Memory()
     image = memory.allocate("image", np.zeros(1, np.uint32))
     result = simt.launch(
-        module_of(kernel(columns, in_registers=in_registers), (), "compute_90a"), "product", (1, 1, 1), (128, 1, 1),
+        module_of(kernel(columns, in_registers=in_registers), (), "compute_90a"),
+        simt.LaunchSpec("product", (1, 1, 1), (128, 1, 1)),
         [image, np.int32(0), image, image, image, np.int32(0), np.int32(0), memory.allocate("d", np.zeros(1 << 14))],
-        memory=memory,
-    )  # fmt: skip
+        memory,
+    )
     assert result.counters is not None
     held = holds(program, result.counters, H200)[place]
     assert ("tensor", clocks) == (held.pipe, held.clocks)
@@ -101,9 +102,12 @@ def clocks(
     threads = 128 * warpgroups
     y = memory.allocate("y", np.zeros(threads, np.float32))
     result = simt.launch(
-        module, "chain", (1, 1, 1), (threads, 1, 1), [y, np.float32(1)], memory=memory, dynamic_shared=8192,
-        sanitize=False,
-    )  # fmt: skip
+        module,
+        simt.LaunchSpec("chain", (1, 1, 1), (threads, 1, 1), dynamic_shared=8192),
+        [y, np.float32(1)],
+        memory,
+        simt.LaunchOptions(sanitize=False),
+    )
     assert result.counters is not None
     program = module.program("chain")
     shared = None if contention_factor is None else demands(program, result.counters, H200, contention_factor)
@@ -153,8 +157,11 @@ def test_the_tensor_term_is_that_of_the_peak_rate() -> None:
     rows = memory.allocate("rows", np.zeros(1 << 15, np.uint32))
     args = [rows, np.int32(2048), rows, rows, rows, np.int32(3), np.int32(0), memory.allocate("d", np.zeros(1 << 14))]
     result = simt.launch(
-        module_of(source, (), "compute_90a"), "product", (1, 1, 1), (128, 1, 1), args, memory=memory,
-        dynamic_shared=32768, sanitize=False,
-    )  # fmt: skip
+        module_of(source, (), "compute_90a"),
+        simt.LaunchSpec("product", (1, 1, 1), (128, 1, 1), dynamic_shared=32768),
+        args,
+        memory,
+        simt.LaunchOptions(sanitize=False),
+    )
     assert result.counters is not None
     assert timemodel.block_clocks(result.counters, H200)["tensor"] == 3 * 2.0 * 64 * 128 * 16 / 4096
