@@ -54,6 +54,7 @@ def launch_many(
     sanitize: bool = True,
     past_misaligned: bool = False,
     until_fatal: bool = False,
+    until_error: bool = False,
     count: bool = True,
     architecture: str | None = None,
     chip: Profile | None = None,
@@ -83,6 +84,7 @@ def launch_many(
         past_misaligned: skip misaligned accesses and continue, to report further findings.
         until_fatal: end at the first finding that would end the launch on a GPU. By default, accesses outside the
             buffers are skipped and the launch continues to report further findings.
+        until_error: run no further batch of blocks after a batch with an error; all results are then incomplete.
         count: count wavefronts, sectors and instructions.
         architecture: architecture of the simulated chip, for example ``sm_89``; PTX for a later architecture is
             rejected. None accepts any PTX.
@@ -103,7 +105,7 @@ def launch_many(
         UsageError: the arguments do not match the entry, or the grid, block or cluster is invalid.
     """
     options = Options(
-        sanitize, count, instruction_limit, past_misaligned, until_fatal,
+        sanitize, count, instruction_limit, past_misaligned, until_fatal, until_error,
         chip=ChipView.of(chip, module.target, module.digest), record_paths=record_paths,
     )  # fmt: skip
     run = LaunchRun(module, entry, grid, block, memory, dynamic_shared, options, source, enough)

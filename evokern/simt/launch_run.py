@@ -106,6 +106,8 @@ class LaunchRun:
     cluster: Cluster = field(init=False)
     collectors: list[Collector] = field(init=False, default_factory=list)
     waits_outside: bool = field(init=False, default=False)
+    left_out: bool = field(init=False, default=False)
+    """Whether an error ended the run before its last batch."""
 
     def __post_init__(self) -> None:
         self.program = self.module.program(self.entry)
@@ -201,6 +203,11 @@ class LaunchRun:
         self.options = options
         if again is not None:
             look.acquit()
+        if self.left_out and not any(one.matters for collector in collectors for one in collector.findings):
+            self.restore(before)
+            self.memory.time.rewind(began)
+            self.options = replace(options, until_error=False)
+            return self.checked(args, chosen, batch_blocks, before, constants, alone=alone)
         return [
             replace(result, findings=collector.findings) for result, collector in zip(results, collectors, strict=True)
         ]
@@ -225,7 +232,11 @@ class LaunchRun:
         shadow = GlobalShadow(program, memory, len(args), total, of_cluster) if self.options.sanitize else None
         tally = Tally(program, self.cluster.blocks) if self.options.count else None
         at_fatal = self._end if self.options.until_fatal else None
-        self.waits_outside, whole = False, self.together or self.module.needs_whole_grid(self.entry)
+        self.waits_outside, self.left_out, whole = (
+            False,
+            False,
+            self.together or self.module.needs_whole_grid(self.entry),
+        )
         collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
         per_batch = self._whole_grid(len(args)) if whole else batch_blocks or self.batch_size()
@@ -273,6 +284,9 @@ class LaunchRun:
                     machine.state.events.finish()
                 batch = machine.state.batch
                 unfinished.update(int(number) for number in np.unique(batch.launch[batch.live]))
+                if options.until_error and any(one.matters for made in collectors for one in made.findings):
+                    self.left_out = start + per_batch < len(pairs)
+                    break
         except LaunchStopped as stop:
             self.waits_outside = isinstance(stop, WaitsOutside)
             if len(args) > 1 and not alone:

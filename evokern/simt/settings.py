@@ -60,6 +60,8 @@ class Options:
     """Skip a misaligned access and continue."""
     until_fatal: bool = False
     """End at the first finding that would end the launch on a GPU."""
+    until_error: bool = False
+    """Run no further batch of blocks after an error."""
     enough: Callable[[], bool] | None = None
     """Called periodically; True ends the launch."""
     suspects: SuspectReads | None = None
