@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evokern.declaration.as_data.declared import declaration_changes
+from evokern.declaration.as_data.changes import declaration_changes
 from evokern.declaration.feasibility import Violation, check
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
@@ -255,7 +255,8 @@ def reconcile_record(
         if called:
             what = "; ".join(called)
             raise StudyError(f"study {name} was started with another call: {what}; {restart_advice()}")
-        changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
+        if called is None:
+            changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.allow_changes:
         what = "; ".join(changes)
         raise StudyError(

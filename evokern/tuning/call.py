@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from evokern.compile.accepted_options import split_options
 from evokern.cuda_source import read
+from evokern.cuda_source.lexer import code_of, without_comments
 from evokern.declaration.as_data.declared import (
     DECLARATION,
     VALUES,
@@ -179,6 +181,7 @@ class _Builder:
         files = list(self._source_files())
         values = {one.name: one.values for one in self.arguments if one.values}
         data = self._data(functions, passing, {file.name: list(file.includes) for file in files})
+        data["code"] = {"" if at == 0 else file.name: _code_digest(file.text) for at, file in enumerate(files)}
         if stored is not None and DECLARATION in stored:
             notes += _keep_examples(data, values, stored)
         folder = files[0].path.parent
@@ -239,7 +242,7 @@ class _Builder:
         more = (functions.draws, functions.error)
         arrays = [one for one in self.arguments if one.role]
         floats = [one for one in arrays if one.role != "input" and one.dtype[0] not in "iu"]
-        text = "\n".join((self.source.device_text, *self.source.headers.values()))
+        text = without_comments("\n".join((self.source.device_text, *self.source.headers.values())))
         exact = {one.name: [0.0, 0.0] for one in arrays if one.role != "input" and one.dtype[0] in "iu"}
         return {
             "name": call.study,
@@ -264,6 +267,10 @@ class _Builder:
             "reads_all": not any(one.values or callable(one.draw) for one in arrays),
             "includes": dict(includes),
         }  # fmt: skip
+
+
+def _code_digest(text: str) -> str:
+    return hashlib.sha256(code_of(text).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Value:

@@ -114,10 +114,18 @@ def _code_text(function: types.FunctionType) -> str:
     """Return the code of a function as text: its syntax tree, or its bytecode if no source is available."""
     if function.__name__ != "<lambda>":
         try:
-            return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
+            return ast.dump(_without_docstrings(ast.parse(textwrap.dedent(inspect.getsource(function)))))
         except (OSError, SyntaxError, TypeError):
             pass
     return _bytecode_text(function.__code__)
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for node in ast.walk(tree):
+        if isinstance(node, definitions) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
 
 
 def _bytecode_text(code: types.CodeType) -> str:

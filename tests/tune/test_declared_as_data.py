@@ -16,7 +16,8 @@ import torch
 
 import evokern
 from evokern.declaration.as_data import declared
-from evokern.declaration.as_data.declared import DECLARATION, content_of, declaration_changes, declared_kernel
+from evokern.declaration.as_data.changes import declaration_changes, newest_texts
+from evokern.declaration.as_data.declared import DECLARATION, content_of, declared_kernel
 from evokern.declaration.kernel import Kernel
 from evokern.gate.data import draw
 from evokern.progress.terminal import TerminalBar, share_of
@@ -24,7 +25,7 @@ from evokern.search import Progress
 from evokern.search.stored_kernel import stored_kernel
 from evokern.tuning.call import tuned_kernel
 from evokern.tuning.options import TuneOptions
-from evokern.tuning.reference import digest_of, import_path
+from evokern.tuning.reference import _code_text, digest_of, import_path
 
 SOURCE = """
 __global__ void add(const float* x, const int* index, float* y, float factor, int n) {
@@ -130,6 +131,40 @@ def test_a_change_is_named(changes: dict[str, Any], message: str) -> None:
     assert message in "; ".join(found) if message else before == texts(made(before, **changes))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "// a comment\n" + SOURCE,
+        SOURCE.replace("int i =", "int   i /* index */ =").replace("\n", "\n\n"),
+        SOURCE.replace("__global__ void", "__global__\nvoid"),
+        SOURCE.replace("\n", "  \r\n"),
+    ],
+)
+def test_comments_and_white_space_are_no_change(source: str) -> None:
+    """The compiler sees the same code; the new text is the one that exports use."""
+    ran, now = texts(made()), texts(made(source=source))
+    assert ran != now and declaration_changes(ran, now) == [] and newest_texts(ran, now) is now
+    assert declaration_changes(texts(made(source=SOURCE + "#define X 1")), now) == ["the source changed (add.cu)"]
+
+
+def test_a_name_in_a_condition_is_no_change() -> None:
+    """The text of a condition is for messages only."""
+    before = texts(made(where=lambda p: p.BLOCK < 100))
+    assert declaration_changes(before, texts(made(where=lambda  q: ( q.BLOCK < 100 )))) == []  # fmt: skip
+    assert declaration_changes(before, texts(made(where=lambda p: p.BLOCK < 50))) == ["where changed"]
+
+
+def test_a_renamed_file_is_no_change(tmp_path: Path) -> None:
+    """The code of a source counts, not its name; a header that changed is named."""
+    for name, factor in (("one", 1), ("two", 1), ("three", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f.cuh").write_text(f"#define F {factor}")
+        (tmp_path / name / f"{name}.cu").write_text('#include "f.cuh"' + SOURCE)
+    one, two, three = (texts(made(source=tmp_path / name / f"{name}.cu")) for name in ("one", "two", "three"))
+    assert declaration_changes(one, two) == []
+    assert declaration_changes(one, three) == ["the source changed (f.cuh)"]
+
+
 def test_unseeded_examples_are_no_change() -> None:
     """A study keeps the ranges and values of its first call."""
     before = texts(made(seed=0))
@@ -153,7 +188,7 @@ def test_a_database_that_others_can_write_needs_trust(tmp_path: Path) -> None:
     stored, db = texts(made()), tmp_path / "runs.db"
     db.touch(mode=0o600)
     reader: Any = SimpleNamespace(path=db, source=lambda digest: stored)
-    record: Any = SimpleNamespace(settings={})
+    record: Any = SimpleNamespace(settings={}, kernel_digest="")
     assert stored_kernel(reader, record, "", tmp_path, trust=False).name == "add"
     db.chmod(0o666)
     with pytest.raises(evokern.UsageError, match="pass --trust"):
@@ -180,6 +215,12 @@ def test_comments_do_not_change_a_reference() -> None:
         return factor * x
 
     before = digest_of(first)
+
+    def again(x: Any) -> Any:  # the same
+        """Return it doubled."""
+        return  factor * x  # fmt: skip
+
+    assert _code_text(again) == _code_text(first).replace("'first'", "'again'")
     factor = 3
     assert digest_of(first) != before
     assert import_path(first) == "" and import_path(reference).endswith("test_declared_as_data:reference")

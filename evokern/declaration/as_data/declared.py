@@ -78,48 +78,6 @@ def data_of(files: Mapping[str, str]) -> dict[str, Any] | None:
     return json.loads(files[DECLARATION]) if DECLARATION in files else None
 
 
-def declaration_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return what differs between two calls of `evokern.tune`, from their stored texts; empty for other kernels."""
-    before, after = data_of(old), data_of(new)
-    if before is None or after is None:
-        return []
-    own = (DECLARATION, VALUES)
-    texts = [name for name in dict.fromkeys((*old, *new)) if name not in own and old.get(name) != new.get(name)]
-    found = [f"the source changed ({', '.join(texts)})"] if texts else []
-    found += _argument_changes(before["arguments"], after["arguments"])
-    if old.get(VALUES) != new.get(VALUES) and not found:
-        found.append("the values of integer arguments changed")
-    if before["reference"]["digest"] != after["reference"]["digest"]:
-        name = after["reference"]["name"]
-        found.append("the reference changed" if name == "reference" else f"reference {name} changed")
-    named = {"entry": "entry", "where": "where", "grid": "grid", "block": "block", "shared": "shared",
-             "tolerance": "tolerance", "options": "options", "template": "entry"}  # fmt: skip
-    found += [f"{text} changed" for key, text in named.items() if before.get(key) != after.get(key)]
-    if before["functions"] != after["functions"] and before["reference"] == after["reference"]:
-        found.append("a draw or error function changed")
-    return found or ["the declaration changed"]
-
-
-def _argument_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
-    if len(before) != len(after):
-        return [f"args had {len(before)} entries, and has {len(after)}"]
-    pairs = [(_argument_text(one), _argument_text(other)) for one, other in zip(before, after, strict=True)]
-    found = [f"args[{at}] was {one}, is {other}" for at, (one, other) in enumerate(pairs) if one != other]
-    if not found and before != after:
-        found = [
-            f"the values of args[{at}] ({one['name']}) are drawn otherwise"
-            for at, (one, other) in enumerate(zip(before, after, strict=True)) if one != other
-        ]  # fmt: skip
-    return found
-
-
-def _argument_text(one: Mapping[str, Any]) -> str:
-    if "scalar" in one:
-        return f"{one['name']} = {one['value']}"
-    role = "" if one["role"] == "input" else f"{one['role']} "
-    return f"{role}{one['name']} {one['dtype']}[{'x'.join(map(str, one['shape']))}]"
-
-
 def content_of(files: Mapping[str, str], folder: Path) -> KernelContent:
     """Return the content of a declared kernel from the texts that a database stores.
 
