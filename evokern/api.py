@@ -119,7 +119,7 @@ def tune(call: _TuneCall) -> SearchResult:
     study = Study(name=call.study, kernel=tuned.kernel.name, problems=({},), device=tuned.device or "auto")
     advice = "pass fresh=True (keeps the old study under another name), or name= for a new study"
     request = replace(request, kernel=tuned.kernel, device=tuned.device)
-    part = SessionPart(fresh_advice=advice)
+    part = SessionPart(fresh_advice=advice, notes=(tuned.ranges,) if tuned.ranges else ())
     session = search_study(study, request, db=db, on_progress=watch, factories=FACTORIES, part=part)
     if session.interrupted:
         raise KeyboardInterrupt(f"the search of {call.study} was interrupted; the same call continues it ({db})")

@@ -29,7 +29,7 @@ from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
 from evokern.errors import KernelError, UsageError, suggestion
 from evokern.tuning import rules
-from evokern.tuning.arguments import arguments_of, device_of
+from evokern.tuning.arguments import TunedArgument, arguments_of, device_of
 from evokern.tuning.options import TuneOptions
 from evokern.tuning.reference import described, digest_of, import_path, name_of, order_of, pickled
 from evokern.tuning.reference_check import check_reference
@@ -51,7 +51,9 @@ class Tuned:
     device: str | None
     """Device of the call: the given one, else the GPU of the arrays."""
     notes: tuple[str, ...]
-    """Notes for the user."""
+    """Warnings about examples that differ from those of the study."""
+    ranges: str = ""
+    """What a new study checks of its inputs."""
 
 
 def tuned_kernel(call: TuneOptions, stored: Mapping[str, str] | None = None) -> Tuned:
@@ -72,6 +74,7 @@ class _Builder:
 
     def __init__(self, call: TuneOptions) -> None:
         self.call = call
+        _check_name(call.study)
         _check_params(call.params)
         self._check_options()
         self.source = read(call.source)
@@ -196,7 +199,7 @@ class _Builder:
             raise self._without_bound(error) from error
         outside = kernel.outside_headers(kernel.files())
         kernel = replace(kernel, content=replace(content, outside=outside))
-        return Tuned(kernel, self.device, tuple(notes))
+        return Tuned(kernel, self.device, tuple(notes), _range_note(self.arguments) if stored is None else "")
 
     def _without_bound(self, error: KernelError) -> UsageError:
         """Return the request for a tolerance, if that is what a declaration lacks."""
@@ -275,6 +278,25 @@ def _code_digest(text: str) -> str:
 
 def _plain(value: Any) -> Value:
     return int(value) if isinstance(value, bool) else value
+
+
+def _check_name(name: Any) -> None:
+    """Reject a name that commands or paths of files would misread."""
+    if not isinstance(name, str) or not re.fullmatch(r"\w[^/\\:]*", name) or not name.isprintable():
+        raise UsageError(
+            f"name is {name!r}; start it with a letter, digit or underscore, and use no slash, backslash or colon; db= "
+            "sets the file of the database"
+        )
+
+
+def _range_note(arguments: Sequence[TunedArgument]) -> str:
+    """Return that the gate generates values only in the range of the examples; empty without such inputs."""
+    drawn = {one.name: one.drawn["span"] for one in arguments if one.drawn and "span" in one.drawn}
+    shown = ", ".join(f"{name} ({low:.4g} to {high:.4g})" for name, (low, high) in drawn.items())
+    first = next(iter(drawn), "")
+    return shown and (
+        f"inputs are generated only within these ranges: {shown}; draw={{{first!r}: (low, high)}} sets another range"
+    )
 
 
 def _check_params(params: Any) -> None:
