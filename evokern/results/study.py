@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import reprlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -303,6 +304,8 @@ class StudyResults:
             from evokern.export import export_trial
 
             program = export_trial(reader, record.name, trial, problem=problem, file_name=file.name, trust=trust)
+        if program.unchecked:
+            warnings.warn(f"the program has no check: {program.unchecked}", UserWarning, stacklevel=2)
         if program.golden is not None:
             _write(file.with_name(program.golden.file_name), program.golden.data)
         return _write(file, program.text.encode())

@@ -31,7 +31,7 @@ from evokern.errors import KernelError, UsageError, suggestion
 from evokern.tuning import rules
 from evokern.tuning.arguments import TunedArgument, arguments_of, device_of
 from evokern.tuning.options import TuneOptions
-from evokern.tuning.reference import described, digest_of, import_path, name_of, order_of, pickled
+from evokern.tuning.reference import described, digest_of, name_of, order_of, pickled, place_of
 from evokern.tuning.reference_check import check_reference
 
 MOST_THREADS = 1024
@@ -259,7 +259,7 @@ class _Builder:
             "where": self.where,
             **{name: rule for name, (rule, _) in self.rules.items()},
             "reference": {
-                "name": name_of(call.reference), "path": import_path(call.reference), "digest": digest,
+                "name": name_of(call.reference), **place_of(call.reference), "digest": digest,
                 "order": list(passing.order), "library": passing.framework,
             },
             "functions": digest if not any(more) else digest_of((call.reference, *more)),

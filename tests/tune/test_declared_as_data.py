@@ -25,7 +25,7 @@ from evokern.search import Progress
 from evokern.search.stored_kernel import stored_kernel
 from evokern.tuning.call import tuned_kernel
 from evokern.tuning.options import TuneOptions
-from evokern.tuning.reference import _code_text, digest_of, import_path
+from evokern.tuning.reference import _code_text, _imported, digest_of, import_path, place_of, register_reference
 
 SOURCE = """
 __global__ void add(const float* x, const int* index, float* y, float factor, int n) {
@@ -224,6 +224,73 @@ def test_comments_do_not_change_a_reference() -> None:
     factor = 3
     assert digest_of(first) != before
     assert import_path(first) == "" and import_path(reference).endswith("test_declared_as_data:reference")
+
+
+REFERENCES = """
+import functools
+import torch
+factor = 2
+def scaled(x, factor): return factor * x
+class Scale:
+    def __init__(self, factor): self.factor = factor
+    def __call__(self, x): return self.helped(x)
+    @staticmethod
+    def helped(x): return 2 * x
+    def method(self, x): return self.factor * x
+def outer():
+    factor = 2
+    def nested(x): return factor * x
+    return nested
+def plain(x): return factor * x
+"""
+MADE = {
+    "a lambda": "lambda x: factor * x",
+    "defined inside a function": "outer()",
+    "a functools.partial": "functools.partial(scaled, factor=3)",
+    "an object of class Scale": "Scale(3)",
+    "a method of an object": "Scale(3).method",
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_the_advice_for_a_reference_without_a_path_is_possible(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind is named; the same object under a name in a file is the study's reference, and another one is not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(declared, "_registered", {})
+    monkeypatch.setattr(declared, "_passed", [])
+    text = REFERENCES.replace("def outer():\n    factor = 2\n    def nested(x): return factor * x\n    return nested",
+                              "def nested(x): return factor * x\ndef outer(): return nested")  # fmt: skip
+    (tmp_path / "moved.py").write_text(f"{text}\nkept = {MADE[kind]}\nother = lambda x: x")
+    (tmp_path / "first.py").write_text(f"{REFERENCES}\nkept = {MADE[kind]}")
+    function = _imported("first.py:kept")
+    data = {"reference": {**place_of(function), "digest": digest_of(function)}, "functions": digest_of(function)}
+    assert declared.advice(data) == (
+        f"it is {kind}; call evokern.tune again, or put it into a file under a name and pass --reference FILE.py:NAME"
+    )
+    assert register_reference("moved.py:kept") == data["functions"]
+    register_reference("moved.py:other")
+    assert "moved.py:other differs from it" in declared.advice(data)
+
+
+def test_a_reference_typed_in_a_session_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its text, only another call has the same code."""
+    monkeypatch.setattr(declared, "_passed", [])
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("def reference(x): return 2 * x", "<stdin>", "exec"), space)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    data = {"reference": {**place_of(space["reference"]), "digest": ""}, "functions": ""}
+    assert declared.advice(data).endswith("notebook or an interactive session; call evokern.tune again")
+
+
+def test_the_code_of_a_class_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another method is another reference; the module of the class does not matter."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("one", REFERENCES), ("two", REFERENCES), ("three", REFERENCES.replace("2 * x", "4 * x"))):
+        (tmp_path / f"{name}.py").write_text(f"{text}\nkept = Scale(3)")
+    one, two, three = (digest_of(_imported(f"{name}.py:kept")) for name in ("one", "two", "three"))
+    assert one == two != three
 
 
 def test_the_digest_covers_what_a_reference_uses() -> None:

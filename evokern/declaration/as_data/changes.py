@@ -60,10 +60,10 @@ def _files(data: Mapping[str, Any]) -> dict[str, None]:
 
 def _meaning(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a declaration that decide the results of a trial, apart from its code."""
-    labels = ("code", "source", "includes", "name")
+    labels = ("code", "source", "includes", "name", "path", "kind", "movable")
     found = {key: value for key, value in data.items() if key not in labels}
     found["where"] = [{key: value for key, value in rule.items() if key != "text"} for rule in data["where"]]
-    found["reference"] = {key: value for key, value in data["reference"].items() if key not in ("name", "path")}
+    found["reference"] = {key: value for key, value in data["reference"].items() if key not in labels}
     return found
 
 

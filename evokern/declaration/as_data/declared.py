@@ -61,11 +61,20 @@ class Functions:
 
 _registered: dict[str, bytes] = {}
 """Digest of the functions of a declaration → their pickle."""
+_passed: list[str] = []
+"""Functions passed with --reference."""
 
 
-def register(digest: str, functions: bytes) -> None:
-    """Make functions known to kernels that are loaded later in this process."""
+def register(digest: str, functions: bytes, passed: str = "") -> None:
+    """Make functions known to kernels that are loaded later in this process.
+
+    Args:
+        digest: digest of the functions.
+        functions: their pickle.
+        passed: value of --reference, for messages.
+    """
     _registered[digest] = functions
+    _passed.extend([passed] if passed else [])
 
 
 def is_declared(content: KernelContent | None) -> bool:
@@ -110,8 +119,12 @@ def check_functions(kernel: Kernel) -> None:
     """
     if has_functions(kernel):
         return
-    data = json.loads(kernel.file_text(DECLARATION) or "{}")
-    raise KernelError(f"the reference of study {data['name']} is not known here; {advice(data)}")
+    raise KernelError(f"the reference of study {kernel.name} is not known here; {functions_advice(kernel)}")
+
+
+def functions_advice(kernel: Kernel) -> str:
+    """Return how to provide the functions of a kernel that is declared as data."""
+    return advice(json.loads(kernel.file_text(DECLARATION) or "{}"))
 
 
 def declared_kernel(folder: Path, content: KernelContent, *, tried: bool = False) -> Kernel:
@@ -357,12 +370,17 @@ class _Declared:
 
 def advice(data: Mapping[str, Any]) -> str:
     """Return how to provide the functions of a declaration."""
-    path = data["reference"]["path"]
-    if data["functions"] != data["reference"]["digest"]:
+    reference = data["reference"]
+    if data["functions"] != reference["digest"]:
         return "call evokern.tune again, because the study also has draw= or error= functions"
-    if not path:
-        return "call evokern.tune again, because the reference has no name to import"
-    return f"pass --reference {path}, or call evokern.tune again"
+    if _passed:
+        return f"{_passed[-1]} differs from it, or from a function or value that it uses; call evokern.tune again"
+    if reference["path"]:
+        return f"pass --reference {reference['path']}, or call evokern.tune again"
+    found = f"it is {reference.get('kind') or 'a function without a name'}; call evokern.tune again"
+    if not reference.get("movable"):
+        return found
+    return f"{found}, or put it into a file under a name and pass --reference FILE.py:NAME"
 
 
 def _holds(rule: Mapping[str, Any], config: Config) -> bool:
