@@ -31,7 +31,7 @@ from evokern.search import (
     search_study,
 )
 from evokern.search.request import ResumeRequest
-from evokern.study.options import called_with, checked_function, option, required
+from evokern.study.options import called_with, checked_function, option, python_words, required
 from evokern.study.settings import Study
 from evokern.study.trial import Trial
 from evokern.tuning.options import TuneOptions
@@ -130,14 +130,14 @@ def tune(call: _TuneCall) -> SearchResult:
 
 def _failures(session: SessionResult) -> str:
     """Return why a search has no champion: the most common reasons and what the failures have in common."""
-    from evokern.analysis.wrong_trials import hints
+    from evokern.analysis.wrong_trials import hints_of
     from evokern.report.trial_counts import reason_lines
     from evokern.store import open_readonly
 
     with open_readonly(session.db) as reader:
         record = reader.study(session.study)
         trials = list(reader.trials(record))
-        advice = hints(record.kernel, record.genes, trials)
+        advice = hints_of(record, trials)
     what = "; ".join(reason_lines(trials, most=3)) or "no trial ended within the budget"
     return f"no candidate of {session.study} is right ({what})" + "".join(f". {one}" for one in advice)
 
@@ -303,7 +303,7 @@ def evaluate(
         kernel, problem=problem, device=device, genes=genes, grid=grid, block=block, shared_bytes=shared_bytes,
         trust=trust,
     )  # fmt: skip
-    with judge:
+    with python_words(("problem", "device", "trust")), judge:
         if isinstance(source, (str, Path, ForeignSource)):
             return judge.evaluate(source, on_result)
         return judge.evaluate_all(source, on_result)

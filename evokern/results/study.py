@@ -211,10 +211,10 @@ class StudyResults:
     @property
     def summary(self) -> dict[str, Any]:
         """The object that `evokern show --json` prints: outcomes, baseline, champion, limits, cost, control, hints."""
-        from evokern.analysis.wrong_trials import hints
+        from evokern.analysis.wrong_trials import hints_of
 
         with self._reading() as (reader, record):
-            return {**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))}
+            return {**reader.summary(record), "hints": hints_of(record, reader.trials(record))}
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a pandas data frame, with one row per trial in number order.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.declaration.as_data.changes import declaration_changes
+from evokern.declaration.as_data.words import is_call
 from evokern.declaration.feasibility import Violation, check
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
@@ -259,9 +260,10 @@ def reconcile_record(
             changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.allow_changes:
         what = "; ".join(changes)
+        kept_results = "repeat the first call" if is_call(record.field_names) else "use `--allow-changes`"
         raise StudyError(
             f"study {name} or its kernel changed since it started: {what}. To start over, {restart_advice()}; "
-            "to continue with the old results, use `--allow-changes`"
+            f"to continue with the old results, {kept_results}"
         )
     return kept
 

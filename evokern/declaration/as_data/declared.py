@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.as_data.expressions import value_of
+from evokern.declaration.as_data.words import SHAPES
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config, Mutation, Parameter
 from evokern.declaration.kernel import (
@@ -43,8 +44,6 @@ DECLARATION = "tune.json"
 """File with the declaration."""
 VALUES = "values.json"
 """File with the values of integer inputs."""
-SHAPES = "SHAPES"
-"""Field of the only problem of such a kernel."""
 
 
 @dataclass(frozen=True)
