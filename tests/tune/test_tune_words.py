@@ -17,16 +17,7 @@ from evokern.declaration.bounds import derived
 from evokern.gate import sensitivity
 from evokern.study.options import python_words
 
-FOLDER = (
-    "kernel.py",
-    "`evokern sanitize",
-    "`evokern check",
-    "--fresh",
-    "large=",
-    "launch's args",
-    "study file",
-    "state=",
-)
+FOLDER = ("kernel.py", "`evokern sanitize", "`evokern check", "--fresh", "large=", "launch's args", "study file")
 
 
 class _Messages(ast.NodeVisitor):
@@ -67,7 +58,7 @@ def test_no_message_of_a_folder_reaches_a_tuned_study(module: ModuleType) -> Non
     [
         ("Choose that device with --device or another database with --db, or use `--fresh` (keeps it)",
          "Choose that device with device= or another database with db=, or use `fresh=True` (keeps it)"),
-        ("another GPU with --device cuda:N, or --device sim:l4", "another GPU with device='cuda:N', or device='sim:l4'"),
+        ("a GPU with --device cuda:N, or --device sim:l4", "a GPU with device='cuda:N', or device='sim:l4'"),
         ("run `evokern verify x --db a.db`, or pass --db a.db", "run `evokern verify x --db a.db`, or pass db='a.db'"),
         ("with --no-verify or --trials 20.", "with verify=False or trials=20."),
         ("the option --use_fast_math and --profile NAME", "the option --use_fast_math and --profile NAME"),
