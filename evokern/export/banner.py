@@ -13,7 +13,7 @@ from evokern.declaration.render import without_macros
 from evokern.escaping import in_comment, shell_line
 from evokern.export.formula import member
 from evokern.export.names import cpp_names
-from evokern.export.sampled_check import SampledField
+from evokern.export.program_arguments import ProgramArguments
 from evokern.export.trace import Traces
 
 
@@ -79,7 +79,7 @@ def banner(
     provenance: Provenance,
     file_name: str,
     declarations: Sequence[str],
-    sampled: Sequence[SampledField],
+    arguments: ProgramArguments,
 ) -> str:
     """Return the first comment of an exported program.
 
@@ -91,20 +91,20 @@ def banner(
         provenance: provenance of the candidate.
         file_name: name of the file, for the build line.
         declarations: declarations for programs that link the object file.
-        sampled: fields that a long check samples.
+        arguments: arguments of the program.
     """
     binary = _binary(file_name)
     options = nvcc_options(kernel)
     build = shell_line(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
     linked = shell_line(["nvcc", build_target(architecture), *options, *LINKED, file_name, "-o", f"{binary}.o"])
-    check = " [--check] [--whole] [SHAPE] [SEED]" if sampled else " [--check] [SHAPE] [SEED]"
-    lines = [f"{kernel.name}: the fastest variant that evokern found, with a check of its results.", ""]
+    with_check = ", with a check of its results" * arguments.checked
+    lines = [f"{kernel.name}: the fastest variant that evokern found{with_check}.", ""]
     lines += [
         f"    {build}",
-        f"    {shell_line([f'./{binary}'])}{check}     prints the time, then PASS (exit 0) or FAIL (exit 1)",
+        f"    {shell_line([f'./{binary}'])} {arguments.usage}     prints the time, then {arguments.verdict}",
         "",
-        "--check compares one call with the reference and skips the timing, for example under compute-sanitizer.",
-        *_WHOLE_WORDS[: 2 * bool(sampled)],
+        f"With --check: {arguments.check_words}, for example under compute-sanitizer.",
+        *_WHOLE_WORDS[: 2 * arguments.whole],
         "",
         "To link the kernel into your own program, compile it without the check and main:",
         "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,12 @@ from evokern.declaration.as_data import declared
 from evokern.declaration.as_data.changes import declaration_changes, newest_texts
 from evokern.declaration.as_data.declared import DECLARATION, content_of, declared_kernel
 from evokern.declaration.kernel import Kernel
+from evokern.export.banner import Provenance
+from evokern.export.golden import golden_of
+from evokern.export.standalone import standalone_program
+from evokern.gate.comparison import tolerances
 from evokern.gate.data import draw
+from evokern.hardware.profiles import CHIPS
 from evokern.progress.terminal import TerminalBar, share_of
 from evokern.search import Progress
 from evokern.search.stored_kernel import stored_kernel
@@ -354,3 +360,24 @@ def test_importing_evokern_is_cheap() -> None:
     text = "import sys, evokern; print({'torch', 'optuna', 'cloudpickle', 'evokern.tuning.call'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("known", [True, False])
+def test_an_exported_program_names_only_arguments_that_it_takes(known: bool, tmp_path: Path) -> None:
+    """It has no shape, and a seed only without golden inputs; nvcc compiles it without a warning."""
+    kernel = made()
+    problem, config = kernel.problem({}), kernel.space.default()
+    limits = tolerances(kernel, None, None)
+    golden = golden_of(kernel, config, problem, limits, "best.cu")[0] if known else None
+    program = standalone_program(kernel, config, problem, CHIPS["l4"], Provenance(), tolerance=limits, golden=golden)
+    usage = "[--check]" if known else "[--check] [SEED]"
+    assert f'"usage: %s {usage}\\n"' in program.text and f"./best {usage} " in program.text
+    assert ("the values in best.golden" in program.text) == known and "  SHAPE" not in program.text
+    if known and shutil.which("nvcc"):
+        (tmp_path / "best.cu").write_text(program.text)
+        command = ["nvcc", "-arch=sm_89", "-Werror", "all-warnings", "-o", "best", "best.cu"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        done = subprocess.run(["./best", "1", "2"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.startswith("usage: ./best [--check]\n")
