@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-from evokern.errors import StudyError, UsageError, suggestion
+from evokern.errors import EvokernError, StudyError, UsageError, suggestion
 
 RENAMED = {"go_on": "allow_changes", "window": "max_in_flight"}
 """Current name of each deprecated option; the deprecated names still work, until version 0.4.0."""
@@ -175,6 +175,8 @@ def python_words(arguments: Collection[str]) -> Iterator[None]:
     except UsageError as error:
         if error.args and isinstance(error.args[0], str):
             error.args = (_with_arguments(error.args[0], arguments), *error.args[1:])
+        if isinstance(error.__cause__, EvokernError):  # an exception of the user's function stays the cause
+            raise error from None
         raise
 
 
