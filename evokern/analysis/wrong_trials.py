@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evokern.analysis.no_success import no_success_hints, tolerance_shares
 from evokern.declaration.as_data.words import call_words
 from evokern.declaration.genes import Gene
 from evokern.declaration.kernel import unit_roundoff
-from evokern.store import StudyRecord
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command, limit_name
+
+if TYPE_CHECKING:
+    from evokern.store import StudyRecord
 
 NARROW_MISS_FACTOR = 4.0
 """Largest error, in multiples of the tolerance, that counts as a narrow miss. Rounding exceeds a tight tolerance by

@@ -80,12 +80,12 @@ class ProgramArguments:
 
     @property
     def verdict(self) -> str:
-        """What the program prints last."""
+        """Last line that the program prints."""
         return "PASS (exit 0) or FAIL (exit 1)" if self.checked else "NOT CHECKED (exit 0)"
 
     @property
     def check_words(self) -> str:
-        """What `--check` does."""
+        """Effect of `--check`."""
         if not self.checked:
             return "run one call, without timing"
         against = f"the values in {self.golden}" if self.golden else "the reference"

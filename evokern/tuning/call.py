@@ -53,7 +53,7 @@ class Tuned:
     notes: tuple[str, ...]
     """Warnings about examples that differ from those of the study."""
     ranges: str = ""
-    """What a new study checks of its inputs."""
+    """Note on the ranges in which a new study checks its inputs; empty without one."""
 
 
 def tuned_kernel(call: TuneOptions, stored: Mapping[str, str] | None = None) -> Tuned:
