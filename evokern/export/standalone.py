@@ -24,6 +24,7 @@ from evokern.declaration.render import Rendered, render
 from evokern.errors import DeviceError, KernelError
 from evokern.escaping import c_string, in_comment
 from evokern.export.banner import (
+    ProgramArguments,
     Provenance,
     banner,
     linking_declarations,
@@ -36,7 +37,6 @@ from evokern.export.declared_state import restored_variables
 from evokern.export.golden import Golden, at_study_shape, golden_check, golden_code, has_cpp_reference
 from evokern.export.launcher import elements, launch_body, number, shape_checks
 from evokern.export.names import cpp_names
-from evokern.export.program_arguments import ProgramArguments
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.sections import KernelSection, kernel_section, reference_section
