@@ -31,7 +31,7 @@ from evokern.search import (
     search_study,
 )
 from evokern.search.request import ResumeRequest
-from evokern.study.options import called_with, checked_function, option, required
+from evokern.study.options import called_with, checked_function, option, python_words, required
 from evokern.study.settings import Study
 from evokern.study.trial import Trial
 from evokern.tuning.options import TuneOptions
@@ -119,7 +119,7 @@ def tune(call: _TuneCall) -> SearchResult:
     study = Study(name=call.study, kernel=tuned.kernel.name, problems=({},), device=tuned.device or "auto")
     advice = "pass fresh=True (keeps the old study under another name), or name= for a new study"
     request = replace(request, kernel=tuned.kernel, device=tuned.device)
-    part = SessionPart(fresh_advice=advice)
+    part = SessionPart(fresh_advice=advice, notes=(tuned.ranges,) if tuned.ranges else ())
     session = search_study(study, request, db=db, on_progress=watch, factories=FACTORIES, part=part)
     if session.interrupted:
         raise KeyboardInterrupt(f"the search of {call.study} was interrupted; the same call continues it ({db})")
@@ -130,14 +130,14 @@ def tune(call: _TuneCall) -> SearchResult:
 
 def _failures(session: SessionResult) -> str:
     """Return why a search has no champion: the most common reasons and what the failures have in common."""
-    from evokern.analysis.wrong_trials import hints
+    from evokern.analysis.wrong_trials import hints_of
     from evokern.report.trial_counts import reason_lines
     from evokern.store import open_readonly
 
     with open_readonly(session.db) as reader:
         record = reader.study(session.study)
         trials = list(reader.trials(record))
-        advice = hints(record.kernel, record.genes, trials)
+        advice = hints_of(record, trials)
     what = "; ".join(reason_lines(trials, most=3)) or "no trial ended within the budget"
     return f"no candidate of {session.study} is right ({what})" + "".join(f". {one}" for one in advice)
 
@@ -303,7 +303,7 @@ def evaluate(
         kernel, problem=problem, device=device, genes=genes, grid=grid, block=block, shared_bytes=shared_bytes,
         trust=trust,
     )  # fmt: skip
-    with judge:
+    with python_words(("problem", "device", "trust")), judge:
         if isinstance(source, (str, Path, ForeignSource)):
             return judge.evaluate(source, on_result)
         return judge.evaluate_all(source, on_result)

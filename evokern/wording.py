@@ -133,6 +133,11 @@ def missing_baseline_text(rejected: Mapping[str, str]) -> str:
     return rejected_baselines_text(rejected) or "no baseline was measured"
 
 
+def verification_word(found: Mapping[str, Any]) -> str:
+    """Return `verified`, `refuted` or `not verified`, for the object that `show --json` prints."""
+    return {True: "verified", False: "refuted", None: "not verified"}[found["verified"]]
+
+
 def verification_text(found: Mapping[str, Any]) -> str:
     """Return the state of a champion's verification in one line.
 
@@ -140,7 +145,7 @@ def verification_text(found: Mapping[str, Any]) -> str:
         found: an object with `verified`, `verified_reason`, `verified_share` and `verified_scaled`, as in
             `show --json`.
     """
-    word = {True: "verified", False: "refuted", None: "not verified"}[found["verified"]]
+    word = verification_word(found)
     share = found["verified_share"]
     if share is None or share >= 1:
         return f"{word}: {found['verified_reason']}"

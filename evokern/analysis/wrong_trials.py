@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evokern.analysis.no_success import no_success_hints, tolerance_shares
+from evokern.declaration.as_data.words import call_words
 from evokern.declaration.genes import Gene
 from evokern.declaration.kernel import unit_roundoff
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command, limit_name
+
+if TYPE_CHECKING:
+    from evokern.store import StudyRecord
 
 NARROW_MISS_FACTOR = 4.0
 """Largest error, in multiples of the tolerance, that counts as a narrow miss. Rounding exceeds a tight tolerance by
@@ -33,6 +37,11 @@ _LARGEST = {"f16": 6.55e4, "bf16": 3.38e38, "f32": 3.4e38, "e4m3": 448.0, "e5m2"
 """Magnitude from which a result counts as infinite, because evidence contains the largest finite value instead."""
 LEAST_NEAR = 2
 """Minimum number of narrow misses for a report."""
+
+
+def hints_of(record: StudyRecord, trials: Iterable[Trial]) -> list[str]:
+    """Return advice on the likely causes of a study's failed trials, in the words of its declaration."""
+    return [call_words(one, record.field_names) for one in hints(record.kernel, record.genes, trials)]
 
 
 def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[str]:

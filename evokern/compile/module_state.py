@@ -12,6 +12,7 @@ from evokern.compile.elf import data_symbols, runtime_calls
 from evokern.compile.fingerprint import variables_in_use
 from evokern.compile.records import ModuleVariable, ProblemBuild, Program
 from evokern.compile.symbols import name_matches, symbols_named, variable_name
+from evokern.declaration.as_data.words import call_words
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.state import State
 from evokern.errors import KernelError, suggestion
@@ -96,6 +97,7 @@ def state_evidence(
         f"depend on earlier calls: declare the initial value in kernel.py{who} with state={{{short!r}: 0}} or its "
         "initial bytes (restored before every call and timed with it), or use a workspace"
     )
+    message = call_words(message, problem)
     strangers = [name for name in declared if there and not any(name_matches(name, one) for one in there)]
     if strangers and (guess := suggestion(strangers[0], there)).startswith("did you mean"):
         message += f". The module has no variable {strangers[0]!r}, which `state` declares: {guess}"

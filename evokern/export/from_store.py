@@ -44,6 +44,8 @@ class Exported:
     """Checks that the program passed before it was handed over."""
     golden: Golden | None = None
     """File that the program needs next to it for its check."""
+    unchecked: str = ""
+    """Reason why the program has no check; empty if it has one."""
 
 
 def export_trial(
@@ -156,6 +158,7 @@ def export_trial(
         proof=proof,
         checks=checks + ExportChecks(omitted=(f"the program has no check: {unchecked}",) if unchecked else ()),
         golden=golden,
+        unchecked=unchecked,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evokern.declaration.as_data.declared import has_functions
+from evokern.declaration.as_data.declared import functions_advice, has_functions
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.declaration.kernel_files import REFERENCE
@@ -77,7 +77,7 @@ def golden_of(
     from evokern.gate.references import answers_of
 
     if not has_functions(kernel):
-        return None, "the reference was not known when the program was exported; pass --reference module:function"
+        return None, f"the reference was not known when the program was exported; {functions_advice(kernel)}"
     tensors = kernel.workload.buffers(problem, config)
     size = sum(tensor.bytes for tensor in tensors.values() if tensor.given)
     if size > MOST_BYTES:

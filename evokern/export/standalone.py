@@ -24,6 +24,7 @@ from evokern.declaration.render import Rendered, render
 from evokern.errors import DeviceError, KernelError
 from evokern.escaping import c_string, in_comment
 from evokern.export.banner import (
+    ProgramArguments,
     Provenance,
     banner,
     linking_declarations,
@@ -33,7 +34,6 @@ from evokern.export.banner import (
 )
 from evokern.export.bound_check import ExportedLimit, exported_limit, growth
 from evokern.export.declared_state import restored_variables
-from evokern.export.formula import member
 from evokern.export.golden import Golden, at_study_shape, golden_check, golden_code, has_cpp_reference
 from evokern.export.launcher import elements, launch_body, number, shape_checks
 from evokern.export.names import cpp_names
@@ -129,8 +129,11 @@ def standalone_program(
         code = device_code(kernel, config, problem, chip)
     section = kernel_section(code, program.macros, traces, restored)
     target = chip.architecture + program.architecture_suffix
+    arguments = ProgramArguments.of(traces, problem, golden, sampled=bool(sampled), written=written)
     parts = {
-        "banner": banner(kernel, config, problem, target, provenance, file_name, linking_declarations(traces), sampled),
+        "banner": banner(
+            kernel, config, problem, target, provenance, file_name, linking_declarations(traces), arguments
+        ),
         "type_headers": _type_headers(traces.tensors),
         "shape_members": shape_members(traces),
         "shape_checks": shape_checks(kernel, problem, traces),
@@ -143,15 +146,13 @@ def standalone_program(
         "sets": max(1, sets),
         "sample_us": repr(float(sample_us)),
         "conversions": _conversions(traces.tensors),
-        "field_addresses": "".join(f"&shape.{member(name)}, " for name in traces.fields),
         "call_arguments": _call_arguments(traces.tensors, by_role),
         "default_shape": ", ".join(str(problem[name]) for name in traces.fields),
-        "shape_words": ",".join(traces.fields),
-        "shape_example": ",".join(str(problem[name]) for name in traces.fields),
         "host_bytes": _host_bytes(traces.tensors, by_role),
         "make_inputs": _make_inputs(traces.tensors, by_role["input"], golden is not None),
         "make_outputs": _make_outputs(traces.tensors, by_role),
         "make_workspaces": _make_workspaces(traces.tensors, by_role["workspace"]),
+        **arguments.parts(),
         **(
             {
                 "reference_runs": reference_runs(kernel, problem, traces, by_role, sampled, limits),
@@ -164,9 +165,6 @@ def standalone_program(
         "read_golden": "  const Golden golden = checked ? read_golden() : Golden();" if golden else "",
         "keep_path": "  own_path = argv[0];" if golden else "",
         "unchecked": c_string(unchecked or "the golden file is for the study's shape"),
-        "whole_usage": " [--whole]" if sampled else "",
-        "whole_help": _WHOLE_HELP if sampled else "",
-        "whole_option": _WHOLE_OPTION if sampled else "",
     }
     first, second, third = (
         re.sub(r"\n{3,}", "\n\n", Template(part).substitute(parts))
@@ -349,14 +347,6 @@ def _make_workspaces(tensors: Mapping[str, Tensor], names: list[str]) -> str:
     return "\n".join(
         f"  workspaces.push_back(make_poisoned(evokern::{cpp_names(tensors)[name]}_bytes(shape)));" for name in names
     )
-
-
-_WHOLE_HELP = (
-    '  std::fprintf(file, "  --whole  check every element, even if the reference takes over %g s\\n", WHOLE_S);'
-)
-_WHOLE_OPTION = """ else if (std::strcmp(argv[i], "--whole") == 0) {
-      whole = true;
-    }"""
 
 
 def _check(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from evokern.declaration.as_data.words import call_words
 from evokern.declaration.kernel import Launch, Tensor
 from evokern.errors import KernelError
 from evokern.gate.check import Call, Gate
@@ -41,12 +42,13 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
         limits = tolerances(gate.kernel, gate.settings.atol, gate.settings.rtol)
         own = {output: one.for_tensor(tensors[output]) for output, one in limits.items()}
         listed = "; ".join(f"{output}: atol = {t.atol:g}, rtol = {t.rtol:g}" for output, t in own.items())
-        raise KernelError(
+        message = (
             "the correctness check cannot distinguish correct from wrong results: "
             f"a kernel that {name} passes at {gate.problem} with the tolerance {listed}. "
             "Lower the tolerance (in kernel.py, or gate.atol and gate.rtol in the study file), or generate inputs "
             "whose correct results differ more from that kernel's output"
         )
+        raise KernelError(call_words(message, gate.problem))
 
 
 def _is_exact(

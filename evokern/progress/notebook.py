@@ -18,7 +18,7 @@ _ENDED = {
     "budget": "the budget is used up",
     "trials": "the trial limit is reached",
     "exhausted": "every candidate has been tried",
-    "no_success": "no candidate was right; to continue, repeat the call with keep_going=True",
+    "no_success": "no candidate was right; correct the kernel or its declaration, and repeat the call with fresh=True",
     "interrupted": "interrupted; repeat the call to resume",
     "paused": "paused before the end; repeat the call to resume",
 }

@@ -26,10 +26,14 @@ class TextLines:
 
     def __init__(self) -> None:
         self._last_s = 0.0
+        self._noted = 0
 
     def __call__(self, progress: Progress) -> None:
         """Print one event, unless a line was printed in the last 10 s."""
         now = time.monotonic()
+        for note in progress.notes[self._noted :]:
+            print(f"evokern: note: {note}", file=sys.stderr, flush=True)
+        self._noted = max(self._noted, len(progress.notes))
         if progress.event == "end" or now - self._last_s >= INTERVAL_S:
             self._last_s = now
             print(f"evokern: {progress.study}: {_shown(progress)}", file=sys.stderr, flush=True)
@@ -41,6 +45,7 @@ class TerminalBar:
     def __init__(self) -> None:
         self._bar: Any = None
         self._task: Any = None
+        self._noted = 0
 
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
@@ -54,6 +59,9 @@ class TerminalBar:
             self._bar = Bar(*columns, console=Console(stderr=True))
             self._bar.start()
             self._task = self._bar.add_task("", total=None, study=progress.study)
+        for note in progress.notes[self._noted :]:
+            self._bar.console.print(f"note: {note}", markup=False, highlight=False)
+        self._noted = max(self._noted, len(progress.notes))
         share = share_of(progress)
         total, text = None if share is None else 1.0, _shown(progress)
         self._bar.update(self._task, total=total, completed=share or 0.0, description=text)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.analysis.control_verdict import TIE
+from evokern.declaration.as_data.declared import data_of
+from evokern.declaration.as_data.words import is_call
 from evokern.declaration.genes import Gene, Value
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues
@@ -20,6 +22,8 @@ MIN_TRIALS_FOR_STOP_ADVICE = 60
 """Minimum number of evaluated trials for advice against a longer search.
 
 One of nine searches that had found only the default became 1.23 times as fast after 36 trials."""
+CALL_AGAIN = "Call evokern.tune with arrays on the GPU and another name."
+"""How a study that `evokern.tune` started continues on a GPU."""
 MAX_NAMED_GENES = 2
 """Maximum number of genes with too few values that the first screen names."""
 
@@ -56,10 +60,15 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
     if facts.best is None or (facts.sessions and facts.sessions[-1].ended is None):
         return []
     name, db = facts.record.name, db_option(facts.file)
+    called = is_call(facts.record.field_names)
     found = []
     if facts.verification.verified is None:
         why = "so far, only the search's own correctness check has run"
-        found.append(Advice("verify the champion", f"Verify the champion: {why}.", command("verify", name, *db)))
+        found.append(
+            Advice(
+                "verify the champion", f"Verify the champion: {why}.", command("verify", name, *db, *_reference(facts))
+            )
+        )
     # A study that is not part of evokern is searched by its file, which is assumed to have the study's name.
     study = name if name in study_files() else f"{name}.toml"
     start = ("--warm-start", f"{facts.file}:{name}")
@@ -69,25 +78,36 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
             Advice(
                 f"measure on a real {chip}",
                 f"Measure on a real {chip}, together with the baseline: predicted times are only good for ranking. "
-                "The new search starts from this champion and the other fast candidates.",
-                command("search", study, "--device", "cuda:0", "--db", "measured.db", *start),
+                + (CALL_AGAIN if called else "The new search starts from this champion and the other fast candidates."),
+                "" if called else command("search", study, "--device", "cuda:0", "--db", "measured.db", *start),
             )
         )
     found.append(_profile(facts, db))
     if simpler := simpler_candidate(facts):
         held = ", ".join(f"{gene} = [{_toml(value)}]" for gene, value in simpler.back.items())
-        words = (
-            f"Search simpler candidates. {simpler.words}. Fix the reverted genes in the study file, "
-            f"genes = {{ {held} }}, and start a search from the known results."
+        words = f"Search simpler candidates. {simpler.words}. "
+        words += (
+            f"Give these parameters one value in params ({held}), and call evokern.tune with another name."
+            if called
+            else f"Fix the reverted genes in the study file, genes = {{ {held} }}, and start a search from the known "
+            "results."
         )
         device = ("--device", facts.record.device) if facts.record.predicted else ()
-        line = command("search", study, *device, "--db", "simpler.db", *start)
+        line = "" if called else command("search", study, *device, "--db", "simpler.db", *start)
         found.append(Advice("search simpler candidates", words, line))
     found += [*_search_on(facts, db), *_more_values(values)]
     if facts.verification.verified:
         words = "Export the champion as one file with a launcher, checks and a main function that tests the kernel."
-        found.append(Advice("export the champion", words, command("export", name, *db, "-o", "best.cu")))
+        found.append(
+            Advice("export the champion", words, command("export", name, *db, "-o", "best.cu", *_reference(facts)))
+        )
     return found
+
+
+def _reference(facts: Facts) -> tuple[str, ...]:
+    """Return the option that names the reference of a study that `evokern.tune` started."""
+    data = data_of(facts.sources)
+    return () if data is None else ("--reference", data["reference"]["path"] or "FILE.py:NAME")
 
 
 def short_advice(found: Sequence[Advice]) -> str:
@@ -106,18 +126,24 @@ def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
         more = ("--trials", str(2 * limit))
         in_total = f" ({more[1]} trials in total, including the {len(facts.trials)} existing ones)"
     if ended in ("interrupted", "paused", "failed"):
-        return [Advice("resume the search", "Resume the search: it did not finish.", command("resume", name, *db))]
+        return [
+            Advice(
+                "resume the search",
+                "Resume the search: it did not finish.",
+                command("resume", name, *db, *_reference(facts)),
+            )
+        ]
     gained = gains(facts)
     if gained is None or gained.evaluated < MIN_TRIALS_FOR_STOP_ADVICE:
         evaluated = gained.evaluated if gained else sum(trial.outcome.evaluated for trial in facts.trials)
         little = f"{count_noun(evaluated, 'evaluated trial')} are few for a space of {len(facts.record.genes)} genes"
         words = f"Extend the search: {little}{in_total}."
-        return [Advice("extend the search", words, command("resume", name, *db, *more))]
+        return [Advice("extend the search", words, command("resume", name, *db, *more, *_reference(facts)))]
     brought = f"the last quarter of the sampler's trials {gained.words(gained.quarter)}"
     if gained.improving:
         came = f", and the best trial came late (number {gained.place} of {gained.evaluated})" if gained.late else ""
         words = f"Extend the search: {brought}{came}{in_total}."
-        return [Advice("extend the search", words, command("resume", name, *db, *more))]
+        return [Advice("extend the search", words, command("resume", name, *db, *more, *_reference(facts)))]
     words = f"A longer search of the same values is unlikely to help: {brought}."
     return [Advice("do not extend this search", words)]
 
@@ -142,7 +168,7 @@ def _profile(facts: Facts, db: Sequence[str]) -> Advice:
     detail = "; ".join(filter(None, (at, f"main bottleneck: {bound}" if bound else "")))
     words = "Profile the champion to see which lines take the time, what bounds them, and which genes affect that"
     words += " (simulated, no GPU needed)" if facts.record.predicted else ""
-    line = command("profile", facts.record.name, *db)
+    line = command("profile", facts.record.name, *db, *_reference(facts))
     return Advice("profile the champion", f"{words}{f'; {detail}' * bool(detail)}.", line)
 
 

@@ -15,6 +15,7 @@ from evokern.analysis.genes.forest import ForestFit, ForestProcess, Forests
 from evokern.analysis.genes.gene_report import GenesReport, report
 from evokern.analysis.genes.importance import Effort
 from evokern.analysis.stored import chip_of
+from evokern.declaration.as_data.changes import newest_texts
 from evokern.declaration.genes import Value
 from evokern.declaration.space import Space
 from evokern.errors import EvokernError
@@ -227,7 +228,7 @@ def _of_champion(
     found: dict[str, Any] = {
         "best": best,
         "best_digest": digest,
-        "sources": reader.source(digest, shown=True),
+        "sources": newest_texts(reader.source(digest, shown=True), reader.source(record.kernel_digest, shown=True)),
         "refuted_faster": _refuted_faster(trials, refuted, best),
     }
     if best is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.analysis.no_success import stop_text
-from evokern.analysis.wrong_trials import hints
+from evokern.analysis.wrong_trials import hints_of
 from evokern.report.facts import Facts
 from evokern.report.gene_values import decisive_choice
 from evokern.report.plot_marks import CONTROL, MARKS, REFUTED, SLOW, mark_of, outcome_words
@@ -255,7 +255,7 @@ def outcomes(facts: Facts) -> dict[str, Any]:
 
 def _explained(facts: Facts) -> list[str]:
     """Return why the search stopped early, likely causes of failures, and the rejected baselines."""
-    found = hints(facts.record.kernel, facts.record.genes, facts.trials)
+    found = hints_of(facts.record, facts.trials)
     if facts.sessions and facts.sessions[-1].end_reason == "no_success":
         found.insert(0, f"{stop_text(facts.trials)}; to continue all the same, resume with `--keep-going`")
     return found + [text for text in (rejected_baselines_text(facts.rejected_baselines),) if text]

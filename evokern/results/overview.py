@@ -16,6 +16,7 @@ from evokern.wording import (
     missing_baseline_text,
     outcome_counts,
     speedup,
+    verification_word,
 )
 
 FASTEST = 10
@@ -74,6 +75,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
     if best["ci95_us"] and not summary["predicted"]:
         low, high = best["ci95_us"]
         time += f" (95 % interval {microseconds(low)} to {microseconds(high)})"
+    time += f", {verification_word(summary)}"
     if baseline is None:
         return f"{time}; {missing_baseline_text(summary['rejected_baselines'])}"
     return f"{time}, {speedup(best)} as fast as {baseline['name']} ({microseconds(baseline['time_us'])} µs)"

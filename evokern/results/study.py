@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import reprlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from evokern.errors import EvokernError, StudyError, UsageError, suggestion
 from evokern.escaping import repr_of
 from evokern.files import write_whole
+from evokern.wording import verification_word
 
 if TYPE_CHECKING:
     import pandas
@@ -168,6 +170,24 @@ class StudyResults:
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
 
+    def __len__(self) -> int:
+        with self._reading() as (reader, record):
+            return sum(reader.outcomes(record).values())
+
+    def __bool__(self) -> bool:
+        return True  # also without trials
+
+    @overload
+    def __getitem__(self, index: int) -> Trial: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Trial]: ...
+    def __getitem__(self, index: int | slice) -> Trial | list[Trial]:
+        trials = self.trials
+        try:
+            return trials[index]
+        except IndexError:
+            raise IndexError(f"study {self.name!r} has {len(trials)} trials, but not [{index}]") from None
+
     def get_trials(self, outcomes: str | Outcome | Iterable[str | Outcome] | None = None) -> list[Trial]:
         """Return the recorded trials in number order, without timing samples.
 
@@ -191,10 +211,10 @@ class StudyResults:
     @property
     def summary(self) -> dict[str, Any]:
         """The object that `evokern show --json` prints: outcomes, baseline, champion, limits, cost, control, hints."""
-        from evokern.analysis.wrong_trials import hints
+        from evokern.analysis.wrong_trials import hints_of
 
         with self._reading() as (reader, record):
-            return {**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))}
+            return {**reader.summary(record), "hints": hints_of(record, reader.trials(record))}
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a pandas data frame, with one row per trial in number order.
@@ -284,6 +304,8 @@ class StudyResults:
             from evokern.export import export_trial
 
             program = export_trial(reader, record.name, trial, problem=problem, file_name=file.name, trust=trust)
+        if program.unchecked:
+            warnings.warn(f"the program has no check: {program.unchecked}", UserWarning, stacklevel=2)
         if program.golden is not None:
             _write(file.with_name(program.golden.file_name), program.golden.data)
         return _write(file, program.text.encode())
@@ -295,7 +317,8 @@ class StudyResults:
             return f"<study {self.name!r} of {self.db}: {error}>"
         from evokern.results.overview import summary_line
 
-        return f"<study {summary['study']!r} of {self.db}: {summary_line(summary)}>"
+        proof = f", {verification_word(summary)}" if summary["best"] else ""
+        return f"<study {summary['study']!r} of {self.db}: {summary_line(summary)}{proof}>"
 
     def _repr_html_(self) -> str:
         from evokern.results.overview import overview_html

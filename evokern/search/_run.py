@@ -100,6 +100,8 @@ def run(
         proposals, trials = session.recorded_trials()
         check_candidates(record, target.space, proposals, restart_advice)
         reporter = ProgressReporter(on_progress, target, record, len(trials), old_name)
+        for note in part.notes:
+            reporter.note(note)
         with handle_stop_signals() as stop:
             if killed:
                 again = len(proposals) - len(trials)

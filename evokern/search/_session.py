@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evokern.errors import StudyError
 from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
 from evokern.search.results import OnProgress, SessionResult
+from evokern.study.discovery import study_files
+from evokern.wording import command
 
 if TYPE_CHECKING:
     from evokern.study.settings import Study
@@ -51,13 +54,28 @@ def _searched(
 ) -> SessionResult:
     from evokern.search._find import find
 
-    target = find(study, request, resumed=resumed)
+    try:
+        target = find(study, request, resumed=resumed)
+    except StudyError as error:
+        if isinstance(study, str) and study not in study_files() and _stores(db, study):
+            line = command("resume", study, "--db", db)
+            raise StudyError(f"there is no study file {study}, but {db} contains this study; run `{line}`") from error
+        raise
     try:
         from evokern.search._run import run  # imported late, see `_find`
 
         return run(target, db, request, on_progress or (lambda progress: None), factories, part)
     finally:
         target.device.close()
+
+
+def _stores(db: Path, study: str) -> bool:
+    from evokern.store import open_readonly
+
+    if not db.is_file():
+        return False
+    with open_readonly(db) as reader:
+        return any(record.name == study for record in reader.studies())
 
 
 def resume_study(

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evokern.declaration.as_data.declared import declaration_changes
+from evokern.declaration.as_data.changes import declaration_changes
+from evokern.declaration.as_data.words import is_call
 from evokern.declaration.feasibility import Violation, check
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
@@ -255,12 +256,14 @@ def reconcile_record(
         if called:
             what = "; ".join(called)
             raise StudyError(f"study {name} was started with another call: {what}; {restart_advice()}")
-        changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
+        if called is None:
+            changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.allow_changes:
         what = "; ".join(changes)
+        kept_results = "repeat the first call" if is_call(record.field_names) else "use `--allow-changes`"
         raise StudyError(
             f"study {name} or its kernel changed since it started: {what}. To start over, {restart_advice()}; "
-            "to continue with the old results, use `--allow-changes`"
+            f"to continue with the old results, {kept_results}"
         )
     return kept
 

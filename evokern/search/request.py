@@ -42,6 +42,8 @@ class SessionPart:
     """Further databases that the warm start `auto` may use."""
     fresh_advice: str = ""
     """Advice on how to start over, used in messages if `--fresh` is not available."""
+    notes: tuple[str, ...] = ()
+    """Notes to report at the start."""
 
     @property
     def pauses(self) -> bool:

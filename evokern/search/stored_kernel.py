@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evokern.compile.accepted_options import split_options
+from evokern.declaration.as_data.changes import newest_texts
 from evokern.declaration.as_data.declared import check_functions, content_of, data_of
 from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Kernel
@@ -55,6 +56,7 @@ def _stored_kernel(
 ) -> Kernel:
     files = reader.source(digest)
     if data_of(files) is not None:
+        files = dict(newest_texts(files, reader.source(record.kernel_digest)))
         if not trust and (why := who_else_can_modify(reader.path)):
             raise KernelError(f"the code of that trial is in {reader.path}, {why}; inspect it, then pass --trust")
         kernel = load_kernel(scratch, content_of(files, scratch))

@@ -106,6 +106,8 @@ class LaunchRun:
     """Options of the machines."""
     collectors: list[Collector] = field(init=False, default_factory=list)
     waits_outside: bool = field(init=False, default=False)
+    left_out: bool = field(init=False, default=False)
+    """Whether an error ended the run before its last batch."""
 
     def __post_init__(self) -> None:
         self.program = self.module.program(self.spec.entry)
@@ -120,6 +122,7 @@ class LaunchRun:
         asked = self.asked
         self.options = Options(
             asked.sanitize, asked.count, asked.instruction_limit, asked.past_misaligned, asked.until_fatal,
+            asked.until_error,
             chip=ChipView.of(asked.chip, self.module.target, self.module.digest), record_paths=asked.record_paths,
         )  # fmt: skip
         self._check()
@@ -215,6 +218,11 @@ class LaunchRun:
         self.options = options
         if again is not None:
             look.acquit()
+        if self.left_out and not any(one.matters for collector in collectors for one in collector.findings):
+            self.restore(before)
+            self.memory.time.rewind(began)
+            self.options = replace(options, until_error=False)
+            return self.checked(args, before, constants, alone=alone)
         return [
             replace(result, findings=collector.findings) for result, collector in zip(results, collectors, strict=True)
         ]
@@ -290,6 +298,9 @@ class LaunchRun:
                     machine.state.events.finish()
                 batch = machine.state.batch
                 unfinished.update(int(number) for number in np.unique(batch.launch[batch.live]))
+                if options.until_error and any(one.matters for made in collectors for one in made.findings):
+                    self.left_out = start + per_batch < len(pairs)
+                    break
         except LaunchStopped as stop:
             self.waits_outside = isinstance(stop, WaitsOutside)
             if len(args) > 1 and not alone:

@@ -81,6 +81,8 @@ class LaunchOptions:
     until_fatal: bool = False
     """End at the first finding that would end the launch on a GPU. By default, accesses outside the buffers are skipped
     and the launch continues to report further findings."""
+    until_error: bool = False
+    """Run no further batch of blocks after a batch with an error; all results are then incomplete."""
     count: bool = True
     """Count wavefronts, sectors and instructions."""
     architecture: str | None = None
@@ -113,6 +115,8 @@ class Options:
     """Skip a misaligned access and continue."""
     until_fatal: bool = False
     """End at the first finding that would end the launch on a GPU."""
+    until_error: bool = False
+    """Run no further batch of blocks after an error."""
     enough: Callable[[], bool] | None = None
     """Called periodically; True ends the launch."""
     suspects: SuspectReads | None = None

@@ -78,6 +78,11 @@ class StudyRecord:
     fields: tuple[ProblemField, ...] = ()
     """Fields of the kernel's problems; empty for recordings and older studies."""
 
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields of the kernel's problems."""
+        return tuple(field.name for field in self.fields)
+
     def in_words(self, problem: str, *, every: bool = False) -> str:
         """Return a problem in readable form, such as `B=2 S=512`, or its key if the fields are unknown.
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import operator
+import re
 import reprlib
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-from evokern.errors import StudyError, suggestion
+from evokern.errors import EvokernError, StudyError, UsageError, suggestion
 
 RENAMED = {"go_on": "allow_changes", "window": "max_in_flight"}
 """Current name of each deprecated option; the deprecated names still work, until version 0.4.0."""
@@ -148,7 +150,8 @@ def called_with(call: Callable[_P, _Call]) -> Callable[[Callable[[_Call], _Resul
     def decorate(function: Callable[[_Call], _Result]) -> Callable[_P, _Result]:
         @wraps(function)
         def run(*args: _P.args, **keywords: _P.kwargs) -> _Result:
-            return function(call(*args, **_current_names(function.__name__, signature, keywords)))
+            with python_words(hints):
+                return function(call(*args, **_current_names(function.__name__, signature, keywords)))
 
         returned = get_type_hints(function)["return"]
         run.__signature__ = inspect.Signature(typed, return_annotation=returned)  # type: ignore[attr-defined]
@@ -158,6 +161,48 @@ def called_with(call: Callable[_P, _Call]) -> Callable[[Callable[[_Call], _Resul
         return run
 
     return decorate
+
+
+@contextmanager
+def python_words(arguments: Collection[str]) -> Iterator[None]:
+    """Name arguments of a Python function in place of options of the command line, in messages of errors.
+
+    Args:
+        arguments: names of the function's arguments. Other options are those of commands.
+    """
+    try:
+        yield
+    except UsageError as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (_with_arguments(error.args[0], arguments), *error.args[1:])
+        if isinstance(error.__cause__, EvokernError):  # an exception of the user's function stays the cause
+            raise error from None
+        raise
+
+
+_FLAGS = ("fresh", "verify", "trust", "allow_changes", "keep_going", "quiet")
+_OPTION = re.compile(r"--(no-)?([a-z][a-z-]*[a-z])(?: ([A-Z]+\b|[\w.]*[:.\d/][\w.:/,-]*\w))?")
+"""An option, with a value if the next word is a placeholder or not a word of the sentence."""
+
+
+def _with_arguments(text: str, arguments: Collection[str]) -> str:
+    def argument(found: re.Match[str]) -> str:
+        negative, option, value = found.groups()
+        name = option.replace("-", "_")
+        if name not in arguments:
+            return found[0]
+        if negative or name in _FLAGS:
+            return f"{name}={not negative}" + (f" {value}" if value else "")
+        if value is None or value.isupper() or value.replace(".", "", 1).isdigit():
+            return f"{name}={value or ''}"
+        return f"{name}={value!r}"
+
+    parts = text.split("`")  # the odd ones are quoted
+    for at, part in enumerate(parts):
+        quoted = at % 2 == 1
+        if not (quoted and part.startswith("evokern ")):
+            parts[at] = _OPTION.sub(argument, part)
+    return "`".join(parts)
 
 
 def _argument_lines(call: Any, signature: inspect.Signature) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from evokern.compile.accepted_options import split_options
 from evokern.cuda_source import read
+from evokern.cuda_source.lexer import code_of, without_comments
 from evokern.declaration.as_data.declared import (
     DECLARATION,
     VALUES,
@@ -27,9 +29,9 @@ from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
 from evokern.errors import KernelError, UsageError, suggestion
 from evokern.tuning import rules
-from evokern.tuning.arguments import arguments_of, device_of
+from evokern.tuning.arguments import TunedArgument, arguments_of, device_of
 from evokern.tuning.options import TuneOptions
-from evokern.tuning.reference import described, digest_of, import_path, name_of, order_of, pickled
+from evokern.tuning.reference import described, digest_of, name_of, order_of, pickled, place_of
 from evokern.tuning.reference_check import check_reference
 
 MOST_THREADS = 1024
@@ -49,7 +51,9 @@ class Tuned:
     device: str | None
     """Device of the call: the given one, else the GPU of the arrays."""
     notes: tuple[str, ...]
-    """Notes for the user."""
+    """Warnings about examples that differ from those of the study."""
+    ranges: str = ""
+    """Note on the ranges in which a new study checks its inputs; empty without one."""
 
 
 def tuned_kernel(call: TuneOptions, stored: Mapping[str, str] | None = None) -> Tuned:
@@ -70,6 +74,7 @@ class _Builder:
 
     def __init__(self, call: TuneOptions) -> None:
         self.call = call
+        _check_name(call.study)
         _check_params(call.params)
         self._check_options()
         self.source = read(call.source)
@@ -179,6 +184,7 @@ class _Builder:
         files = list(self._source_files())
         values = {one.name: one.values for one in self.arguments if one.values}
         data = self._data(functions, passing, {file.name: list(file.includes) for file in files})
+        data["code"] = {"" if at == 0 else file.name: _code_digest(file.text) for at, file in enumerate(files)}
         if stored is not None and DECLARATION in stored:
             notes += _keep_examples(data, values, stored)
         folder = files[0].path.parent
@@ -193,7 +199,7 @@ class _Builder:
             raise self._without_bound(error) from error
         outside = kernel.outside_headers(kernel.files())
         kernel = replace(kernel, content=replace(content, outside=outside))
-        return Tuned(kernel, self.device, tuple(notes))
+        return Tuned(kernel, self.device, tuple(notes), _range_note(self.arguments) if stored is None else "")
 
     def _without_bound(self, error: KernelError) -> UsageError:
         """Return the request for a tolerance, if that is what a declaration lacks."""
@@ -239,7 +245,7 @@ class _Builder:
         more = (functions.draws, functions.error)
         arrays = [one for one in self.arguments if one.role]
         floats = [one for one in arrays if one.role != "input" and one.dtype[0] not in "iu"]
-        text = "\n".join((self.source.device_text, *self.source.headers.values()))
+        text = without_comments("\n".join((self.source.device_text, *self.source.headers.values())))
         exact = {one.name: [0.0, 0.0] for one in arrays if one.role != "input" and one.dtype[0] in "iu"}
         return {
             "name": call.study,
@@ -253,7 +259,7 @@ class _Builder:
             "where": self.where,
             **{name: rule for name, (rule, _) in self.rules.items()},
             "reference": {
-                "name": name_of(call.reference), "path": import_path(call.reference), "digest": digest,
+                "name": name_of(call.reference), **place_of(call.reference), "digest": digest,
                 "order": list(passing.order), "library": passing.framework,
             },
             "functions": digest if not any(more) else digest_of((call.reference, *more)),
@@ -266,8 +272,31 @@ class _Builder:
         }  # fmt: skip
 
 
+def _code_digest(text: str) -> str:
+    return hashlib.sha256(code_of(text).encode()).hexdigest()
+
+
 def _plain(value: Any) -> Value:
     return int(value) if isinstance(value, bool) else value
+
+
+def _check_name(name: Any) -> None:
+    """Reject a name that commands or paths of files would misread."""
+    if not isinstance(name, str) or not re.fullmatch(r"\w[^/\\:]*", name) or not name.isprintable():
+        raise UsageError(
+            f"name is {name!r}; start it with a letter, digit or underscore, and use no slash, backslash or colon; db= "
+            "sets the file of the database"
+        )
+
+
+def _range_note(arguments: Sequence[TunedArgument]) -> str:
+    """Return that the gate generates values only in the range of the examples; empty without such inputs."""
+    drawn = {one.name: one.drawn["span"] for one in arguments if one.drawn and "span" in one.drawn}
+    shown = ", ".join(f"{name} ({low:.4g} to {high:.4g})" for name, (low, high) in drawn.items())
+    first = next(iter(drawn), "")
+    return shown and (
+        f"inputs are generated only within these ranges: {shown}; draw={{{first!r}: (low, high)}} sets another range"
+    )
 
 
 def _check_params(params: Any) -> None:

@@ -8,7 +8,9 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import linecache
 import sys
+import sysconfig
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -44,10 +46,32 @@ def described(name: str) -> str:
     return "the reference" if name == "reference" else f"reference {name}"
 
 
+def place_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return where a function is: its import path, or why it has none and whether a file could contain it."""
+    path = import_path(function)
+    if path:
+        return {"path": path}
+    code = getattr(function, "__code__", None)
+    if isinstance(function, functools.partial):
+        kind = "a functools.partial"
+    elif isinstance(function, types.MethodType):
+        kind = "a method of an object"
+    elif code is None:
+        kind = f"an object of class {type(function).__name__}"
+    elif function.__name__ == "<lambda>":
+        kind = "a lambda"
+    else:
+        name = function.__qualname__
+        kind = "defined inside a function" if "<locals>" in name else "defined in a notebook or an interactive session"
+    # Without the text of a function, its digest is that of its bytecode, which a function in a file does not have.
+    movable = code is None or kind == "a lambda" or bool(linecache.getlines(code.co_filename))
+    return {"path": "", "kind": kind, "movable": movable}
+
+
 def import_path(function: Callable[..., Any]) -> str:
     """Return `module:function`, or `FILE.py:function` for a script; empty if the function cannot be imported."""
     name, module = getattr(function, "__qualname__", "<none>"), getattr(function, "__module__", None)
-    if "<" in name or module is None:
+    if "<" in name or module is None or isinstance(function, types.MethodType):
         return ""
     if module != "__main__":
         return f"{module}:{name}"
@@ -73,6 +97,11 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
         yield from _identity((value.func, value.args, value.keywords), seen)
     elif isinstance(value, types.MethodType):
         yield from _identity((value.__func__, value.__self__), seen)
+    elif isinstance(value, type) and not _installed(value):
+        seen.add(id(value))
+        yield value.__qualname__
+        parts = (getattr(one, "__func__", getattr(one, "fget", one)) for one in vars(value).values())
+        yield from _identity([*value.__bases__, *(one for one in parts if isinstance(one, types.FunctionType))], seen)
     elif isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
         yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
     elif isinstance(value, types.FunctionType):
@@ -98,26 +127,41 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
             yield from _identity(one, seen)
     elif hasattr(value, "__dict__"):
         seen.add(id(value))
-        yield f"{type(value).__module__}.{type(value).__qualname__}"
-        yield from _identity(vars(value), seen)
+        yield from _identity((type(value), vars(value)), seen)
     else:
         yield getattr(value, "__qualname__", None) or repr(value)
 
 
-def _installed(function: types.FunctionType) -> bool:
-    """Return whether a function belongs to an installed package or to Python, which a study does not track."""
-    file = function.__code__.co_filename
-    return "site-packages" in file or "dist-packages" in file or file.startswith("<frozen")
+def _installed(value: types.FunctionType | type) -> bool:
+    """Return whether a function or class is of an installed package or of Python, which a study does not track."""
+    if isinstance(value, types.FunctionType):
+        file = value.__code__.co_filename
+    else:
+        module = sys.modules.get(value.__module__)
+        if value.__module__ == "__main__":
+            return False
+        file = getattr(module, "__file__", None) or "<frozen"
+    return (
+        "site-packages" in file or "dist-packages" in file or file.startswith(("<frozen", sysconfig.get_path("stdlib")))
+    )
 
 
 def _code_text(function: types.FunctionType) -> str:
     """Return the code of a function as text: its syntax tree, or its bytecode if no source is available."""
     if function.__name__ != "<lambda>":
         try:
-            return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
+            return ast.dump(_without_docstrings(ast.parse(textwrap.dedent(inspect.getsource(function)))))
         except (OSError, SyntaxError, TypeError):
             pass
     return _bytecode_text(function.__code__)
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for node in ast.walk(tree):
+        if isinstance(node, definitions) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
 
 
 def _bytecode_text(code: types.CodeType) -> str:
@@ -196,7 +240,7 @@ def register_reference(path: str) -> str:
     """
     function = _imported(path)
     digest = digest_of(function)
-    register(digest, pickled(Functions(function)))
+    register(digest, pickled(Functions(function)), path)
     return digest
 
 

@@ -76,22 +76,25 @@ def rule_of(what: str, given: Any, parameters: Parameters, numbers: Numbers) -> 
     return rule or _table(what, given, parameters, sorted(read), results, numbers), frozenset(read)
 
 
-def _called(what: str, function: Callable[[Any], Any], given: Any, numbers: Numbers, config: Config) -> tuple[int, ...]:
+def _called(
+    what: str, function: Callable[[Any], Any], given: _Reading, numbers: Numbers, config: Config
+) -> tuple[int, ...]:
     try:
         made = function(given)
     except SpaceError as error:
         raise UsageError(f"{what}: {error}") from error
     except KERNEL_CODE_EXCEPTIONS as error:
-        raise UsageError(f"{what} raised {type(error).__name__}: {error} for {_words(config)}") from error
-    return _checked(what, made, numbers, config)
+        raise UsageError(f"{what} raised {type(error).__name__}: {error} for {_words(config)}{given._zeros}") from error
+    return _checked(what, made, numbers, given)
 
 
-def _checked(what: str, made: Any, numbers: Numbers, config: Config | None) -> tuple[int, ...]:
+def _checked(what: str, made: Any, numbers: Numbers, config: _Reading | None) -> tuple[int, ...]:
     try:
         return numbers(made)
     except ValueError as error:
-        where = f" for {_words(config)}" if config is not None else ""
-        raise UsageError(f"{what} {'is' if config is None else 'returned'} {made!r}{where}; {error}") from error
+        if config is None:
+            raise UsageError(f"{what} is {made!r}; {error}") from error
+        raise UsageError(f"{what} returned {made!r} for {_words(config)}; {error}{config._zeros}") from error
 
 
 def _words(config: Config) -> str:
@@ -112,6 +115,17 @@ class _Reading(Config):
             raise SpaceError(f"there is no parameter {name!r}: {suggestion(name, self._values)}")
         self._read.add(name)
         return self._values[name]
+
+    @property
+    def _zeros(self) -> str:
+        """The parameters that were read and are 0, as the likely cause of a failure, with the remedy."""
+        found = [name for name in self._read if self._values[name] == 0]
+        if not found:
+            return ""
+        return (
+            f"; {' and '.join(found)} {'is' if len(found) == 1 else 'are'} 0: remove this value from params, or "
+            f"exclude it with where=lambda p: p.{found[0]} > 0"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

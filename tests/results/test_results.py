@@ -167,7 +167,8 @@ def test_what_cannot_be_written_is_said(db: Path, tmp_path: Path) -> None:
     assert (empty.best, empty.trials) == (None, [])
     with pytest.raises(evokern.EvokernError, match=r"no trial yet.*`evokern search`"):
         empty.export(tmp_path / "x", "trace")
-    assert "0 trials, none measured" in repr(empty)
+    assert "0 trials, none measured>" in repr(empty)
+    assert len(empty) == 0 and empty
     assert "no trial has been measured yet" in empty._repr_html_()
     assert "there is no champion" in empty.report(tmp_path / "r.html").read_text(encoding="utf-8")
 
@@ -178,8 +179,14 @@ def test_a_study_says_how_it_stands(db: Path) -> None:
     best = study.summary["best"]
     told = repr(study)
     assert told.startswith(f"<study 'small' of {db}: 40 trials, best ")
-    assert f"µs (trial {best['trial']}), {best['speedup']:.2f}× as fast as sdpa <math>>" in told
+    assert f"µs (trial {best['trial']}), {best['speedup']:.2f}× as fast as sdpa <math>, not verified>" in told
     assert "µs predicted (trial " in repr(evokern.load_study("other", db=db))
+    trials = study.trials
+    assert len(study) == len(trials) == 40 and [study[0], study[-1], *study[3:5]] == [
+        trials[0], trials[-1], *trials[3:5]
+    ]  # fmt: skip
+    with pytest.raises(IndexError, match="has 40 trials"):
+        study[40]
     shown = Markup(study._repr_html_())
     texts = " ".join(" ".join(shown.texts).split())
     for gene in study.record.genes:

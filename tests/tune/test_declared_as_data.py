@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +17,21 @@ import torch
 
 import evokern
 from evokern.declaration.as_data import declared
-from evokern.declaration.as_data.declared import DECLARATION, content_of, declaration_changes, declared_kernel
+from evokern.declaration.as_data.changes import declaration_changes, newest_texts
+from evokern.declaration.as_data.declared import DECLARATION, content_of, declared_kernel
 from evokern.declaration.kernel import Kernel
+from evokern.export.banner import Provenance
+from evokern.export.golden import golden_of
+from evokern.export.standalone import standalone_program
+from evokern.gate.comparison import tolerances
 from evokern.gate.data import draw
+from evokern.hardware.profiles import CHIPS
 from evokern.progress.terminal import TerminalBar, share_of
 from evokern.search import Progress
 from evokern.search.stored_kernel import stored_kernel
 from evokern.tuning.call import tuned_kernel
 from evokern.tuning.options import TuneOptions
-from evokern.tuning.reference import digest_of, import_path
+from evokern.tuning.reference import _code_text, _imported, digest_of, import_path, place_of, register_reference
 
 SOURCE = """
 __global__ void add(const float* x, const int* index, float* y, float factor, int n) {
@@ -130,6 +137,40 @@ def test_a_change_is_named(changes: dict[str, Any], message: str) -> None:
     assert message in "; ".join(found) if message else before == texts(made(before, **changes))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "// a comment\n" + SOURCE,
+        SOURCE.replace("int i =", "int   i /* index */ =").replace("\n", "\n\n"),
+        SOURCE.replace("__global__ void", "__global__\nvoid"),
+        SOURCE.replace("\n", "  \r\n"),
+    ],
+)
+def test_comments_and_white_space_are_no_change(source: str) -> None:
+    """The compiler sees the same code; the new text is the one that exports use."""
+    ran, now = texts(made()), texts(made(source=source))
+    assert ran != now and declaration_changes(ran, now) == [] and newest_texts(ran, now) is now
+    assert declaration_changes(texts(made(source=SOURCE + "#define X 1")), now) == ["the source changed (add.cu)"]
+
+
+def test_a_name_in_a_condition_is_no_change() -> None:
+    """The text of a condition is for messages only."""
+    before = texts(made(where=lambda p: p.BLOCK < 100))
+    assert declaration_changes(before, texts(made(where=lambda  q: ( q.BLOCK < 100 )))) == []  # fmt: skip
+    assert declaration_changes(before, texts(made(where=lambda p: p.BLOCK < 50))) == ["where changed"]
+
+
+def test_a_renamed_file_is_no_change(tmp_path: Path) -> None:
+    """The code of a source counts, not its name; a header that changed is named."""
+    for name, factor in (("one", 1), ("two", 1), ("three", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f.cuh").write_text(f"#define F {factor}")
+        (tmp_path / name / f"{name}.cu").write_text('#include "f.cuh"' + SOURCE)
+    one, two, three = (texts(made(source=tmp_path / name / f"{name}.cu")) for name in ("one", "two", "three"))
+    assert declaration_changes(one, two) == []
+    assert declaration_changes(one, three) == ["the source changed (f.cuh)"]
+
+
 def test_unseeded_examples_are_no_change() -> None:
     """A study keeps the ranges and values of its first call."""
     before = texts(made(seed=0))
@@ -153,7 +194,7 @@ def test_a_database_that_others_can_write_needs_trust(tmp_path: Path) -> None:
     stored, db = texts(made()), tmp_path / "runs.db"
     db.touch(mode=0o600)
     reader: Any = SimpleNamespace(path=db, source=lambda digest: stored)
-    record: Any = SimpleNamespace(settings={})
+    record: Any = SimpleNamespace(settings={}, kernel_digest="")
     assert stored_kernel(reader, record, "", tmp_path, trust=False).name == "add"
     db.chmod(0o666)
     with pytest.raises(evokern.UsageError, match="pass --trust"):
@@ -180,9 +221,82 @@ def test_comments_do_not_change_a_reference() -> None:
         return factor * x
 
     before = digest_of(first)
+
+    def again(x: Any) -> Any:  # the same
+        """Return it doubled."""
+        return  factor * x  # fmt: skip
+
+    assert _code_text(again) == _code_text(first).replace("'first'", "'again'")
     factor = 3
     assert digest_of(first) != before
     assert import_path(first) == "" and import_path(reference).endswith("test_declared_as_data:reference")
+
+
+REFERENCES = """
+import functools
+import torch
+factor = 2
+def scaled(x, factor): return factor * x
+class Scale:
+    def __init__(self, factor): self.factor = factor
+    def __call__(self, x): return self.helped(x)
+    @staticmethod
+    def helped(x): return 2 * x
+    def method(self, x): return self.factor * x
+def outer():
+    factor = 2
+    def nested(x): return factor * x
+    return nested
+def plain(x): return factor * x
+"""
+MADE = {
+    "a lambda": "lambda x: factor * x",
+    "defined inside a function": "outer()",
+    "a functools.partial": "functools.partial(scaled, factor=3)",
+    "an object of class Scale": "Scale(3)",
+    "a method of an object": "Scale(3).method",
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_the_advice_for_a_reference_without_a_path_is_possible(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind is named; the same object under a name in a file is the study's reference, and another one is not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(declared, "_registered", {})
+    monkeypatch.setattr(declared, "_passed", [])
+    text = REFERENCES.replace("def outer():\n    factor = 2\n    def nested(x): return factor * x\n    return nested",
+                              "def nested(x): return factor * x\ndef outer(): return nested")  # fmt: skip
+    (tmp_path / "moved.py").write_text(f"{text}\nkept = {MADE[kind]}\nother = lambda x: x")
+    (tmp_path / "first.py").write_text(f"{REFERENCES}\nkept = {MADE[kind]}")
+    function = _imported("first.py:kept")
+    data = {"reference": {**place_of(function), "digest": digest_of(function)}, "functions": digest_of(function)}
+    assert declared.advice(data) == (
+        f"it is {kind}; call evokern.tune again, or put it into a file under a name and pass --reference FILE.py:NAME"
+    )
+    assert register_reference("moved.py:kept") == data["functions"]
+    register_reference("moved.py:other")
+    assert "moved.py:other differs from it" in declared.advice(data)
+
+
+def test_a_reference_typed_in_a_session_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its text, only another call has the same code."""
+    monkeypatch.setattr(declared, "_passed", [])
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("def reference(x): return 2 * x", "<stdin>", "exec"), space)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    data = {"reference": {**place_of(space["reference"]), "digest": ""}, "functions": ""}
+    assert declared.advice(data).endswith("notebook or an interactive session; call evokern.tune again")
+
+
+def test_the_code_of_a_class_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another method is another reference; the module of the class does not matter."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("one", REFERENCES), ("two", REFERENCES), ("three", REFERENCES.replace("2 * x", "4 * x"))):
+        (tmp_path / f"{name}.py").write_text(f"{text}\nkept = Scale(3)")
+    one, two, three = (digest_of(_imported(f"{name}.py:kept")) for name in ("one", "two", "three"))
+    assert one == two != three
 
 
 def test_the_digest_covers_what_a_reference_uses() -> None:
@@ -246,3 +360,24 @@ def test_importing_evokern_is_cheap() -> None:
     text = "import sys, evokern; print({'torch', 'optuna', 'cloudpickle', 'evokern.tuning.call'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("known", [True, False])
+def test_an_exported_program_names_only_arguments_that_it_takes(known: bool, tmp_path: Path) -> None:
+    """It has no shape, and a seed only without golden inputs; nvcc compiles it without a warning."""
+    kernel = made()
+    problem, config = kernel.problem({}), kernel.space.default()
+    limits = tolerances(kernel, None, None)
+    golden = golden_of(kernel, config, problem, limits, "best.cu")[0] if known else None
+    program = standalone_program(kernel, config, problem, CHIPS["l4"], Provenance(), tolerance=limits, golden=golden)
+    usage = "[--check]" if known else "[--check] [SEED]"
+    assert f'"usage: %s {usage}\\n"' in program.text and f"./best {usage} " in program.text
+    assert ("the values in best.golden" in program.text) == known and "  SHAPE" not in program.text
+    if known and shutil.which("nvcc"):
+        (tmp_path / "best.cu").write_text(program.text)
+        command = ["nvcc", "-arch=sm_89", "-Werror", "all-warnings", "-o", "best", "best.cu"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        done = subprocess.run(["./best", "1", "2"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.startswith("usage: ./best [--check]\n")

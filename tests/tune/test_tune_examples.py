@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from paths import DATA, ROOT
 
 import evokern
 from evokern.errors import StoreError
+from evokern.hardware.driver import probe
 from evokern.store import open_readonly
 
 EXAMPLES = DATA / "tune"
@@ -100,12 +104,21 @@ def killed(here: Path, command: list[str], study: str) -> None:
     process.wait()
 
 
-def searched(kind: str, device: str, here: Path) -> None:
+@contextmanager
+def gpu_turn(number: int) -> Iterator[None]:
+    """Wait until no other test of this file searches on a GPU; exports need no turn."""
+    with (Path(tempfile.gettempdir()) / f"evokern-tests-gpu-{number}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def searched(kind: str, device: str, here: Path, turn: AbstractContextManager[None]) -> None:
     """Search an example, for five of them after a kill; the champion is verified and its program compiles."""
     command = [sys.executable, str(EXAMPLES / f"{kind}.py"), device]
-    if kind in KILLED:
-        killed(here, command, KINDS[kind])
-    run(here, *command[1:])
+    with turn:
+        if kind in KILLED:
+            killed(here, command, KINDS[kind])
+        run(here, *command[1:])
     study = evokern.load_study(KINDS[kind], db=here / "evokern.db")
     assert study.best is not None and study.summary["verified"] is True, study.summary["verified_reason"]
     reference = str(EXAMPLES / f"{kind}.py:reference")
@@ -120,12 +133,13 @@ def searched(kind: str, device: str, here: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_tuned_on_a_simulated_chip(kind: str, tmp_path: Path) -> None:
     """Ten kernels of different kinds end with a verified champion and a program that compiles."""
-    searched(kind, "sim:l4", tmp_path)
+    searched(kind, "sim:l4", tmp_path, nullcontext())
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_tuned_on_a_gpu(kind: str, tmp_path: Path) -> None:
-    """The same on a GPU, where the program also runs."""
-    searched(kind, "cuda:0", tmp_path)
+    """The same on a GPU, where the program also runs. Parallel tests use several GPUs, and take turns on each."""
+    number = list(KINDS).index(kind) % len(probe().gpus)
+    searched(kind, f"cuda:{number}", tmp_path, gpu_turn(number))

@@ -72,6 +72,23 @@ CASES = {
     "unknown kernel": ({"entry": "scales"}, "no kernel 'scales'", "did you mean 'scale'"),
     "lambda raises": ({"grid": lambda p: 1 // (p.BLOCK - 64)}, "grid raised ZeroDivisionError", "BLOCK=64"),
     "grid a float": ({"grid": lambda p: 1000 / p.BLOCK}, "grid returned 15.625", "evokern.cdiv"),
+    "zero divides": (
+        {"params": {"BLOCK": [64], "ITEMS": [1, 0]}, "grid": lambda p: 1000 // (p.BLOCK * p.ITEMS)},
+        "for BLOCK=64 ITEMS=0; ITEMS is 0", "remove this value from params",
+    ),
+    "zero multiplies": (
+        {"params": {"BLOCK": [0, 64]}, "block": lambda p: 2 * p.BLOCK, "grid": 1}, "block returned 0 for BLOCK=0",
+        "where=lambda p: p.BLOCK > 0",
+    ),
+    "zero in where": (
+        {"params": {"A": [0, 1], "BLOCK": [64]}, "where": lambda p: p.BLOCK % p.A == 0}, "where raised", "A is 0",
+    ),
+    "name of a path": ({"name": "../x"}, "name is '../x'", "no slash"),
+    "name of a file": ({"name": "a\\b"}, "use no slash, backslash", "db="),
+    "name of a database": ({"name": "runs.db:x"}, "name is 'runs.db:x'", "colon"),
+    "name as an option": ({"name": "-x"}, "name is '-x'", "start it with a letter"),
+    "name no text": ({"name": 3}, "name is 3", "start it with a letter"),
+    "name unprintable": ({"name": "a\nb"}, "name is 'a\\nb'", "start it with a letter"),
     "grid zero": ({"grid": lambda p: 0}, "grid returned 0", "at least 1"),
     "too many threads": ({"block": lambda p: 32 * p.BLOCK}, "more than 1024 threads", "use fewer"),
     "nvcc option": ({"options": ["-ccbin=evil"]}, "NVRTC does not accept -ccbin=evil", "remove"),

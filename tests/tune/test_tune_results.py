@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import evokern
 from evokern import api
+from evokern.cli.app import app
 
 SOURCE = """__global__ void scale(const float* x, float* y, int n) {
   int i = blockIdx.x * BLOCK + threadIdx.x;
@@ -37,6 +39,18 @@ def test_a_search_without_a_correct_candidate_warns_with_the_reason(
     assert "evokern: scale: 1 trials" in capsys.readouterr().err
     with pytest.raises(evokern.UsageError, match="correct the kernel or its declaration"):
         result.export(tmp_path / "best.cu")
+
+
+def test_a_tuned_study_has_no_file_to_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`search NAME` names the command that resumes it, and `render` needs no reference."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning):
+        call(tmp_path)
+    with pytest.raises(evokern.UsageError, match="contains this study; run `evokern resume scale --db evokern"):
+        evokern.search("scale")
+    done = CliRunner().invoke(app, ["render", "scale", "--set", "BLOCK=128", "-o", "made"])
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "made" / "scale").iterdir()) == ["evokern_genes.h", "scale.cu"]
 
 
 def test_a_numpy_reference_needs_a_tolerance(tmp_path: Path) -> None:

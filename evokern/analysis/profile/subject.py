@@ -49,6 +49,8 @@ class ProfileRequest:
     """`sim:CHIP` or `cuda:N`; None selects the study's GPU if this machine has it, else a simulation of its chip."""
     trust: bool = False
     """Whether to trust the kernel's code, which may be the copy in the database."""
+    runs: bool = True
+    """Whether the candidate runs, which needs the reference of a study that `evokern.tune` started."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +142,16 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
     if request.changes:
         otherwise = "to profile the current code, use the kernel's folder instead of the study"
         kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust, otherwise=otherwise)
-        check_functions(kernel)
+        if request.runs:
+            check_functions(kernel)
         config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
         found = chosen_trial(reader, record, request.trial)
         kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=request.trust)
         config, trial = declared_config(kernel, record, found.trial), found.trial
         title = f"trial {found.trial.number} of {record.name}"
-        check_functions(kernel)
+        if request.runs:
+            check_functions(kernel)
         title += " (the champion)" if request.trial is None else f" ({found.trial.evaluation.reason})"
     device, remarks = request.device, [*kernel.space.without_effect(config, request.changes or {})]
     if device is None and not record.device.startswith("sim:"):

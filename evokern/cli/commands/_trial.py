@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
 from evokern.cli._text import show_line
+from evokern.declaration.as_data.words import call_words
 from evokern.wording import GATE_COUNTS, distinguishing_digits, duration, limit_name, mean_suffix, microseconds
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
     _section("evidence", evidence_words(evidence, record.in_words))
     for line in gate_lines({record.in_words(key, every=True): report for key, report in facts["gate"].items()}):
         show_line(line)
-    _section("proposal", proposal_words(facts["proposal"]))
+    _section("proposal", proposal_words(facts["proposal"], record.field_names))
     _section("proposals rejected before this one, by constraint", facts["rejections"])
     if facts["profile"]:
         about = {key: facts["profile"][key] for key in ("source", "device", "problem", "created")}
@@ -239,14 +240,14 @@ def _named(reader: Reader, record: StudyRecord, found: TrialRecord) -> str:
     return f"{record.kernel}'s source"
 
 
-def proposal_words(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampler's notes on its proposal, with the stored name of a niche restart made readable."""
+def proposal_words(info: Mapping[str, Any], fields: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the sampler's notes on its proposal in words; `fields` are those of the kernel's problems."""
     words = dict(info)
     turn = str(words.get("turn", ""))
     if turn.startswith(STORED_RESTART):
         words["turn"] = f"niche restart {turn.removeprefix(STORED_RESTART)}"
     if "operator" in words:
-        words["operator"] = _OPERATORS.get(words["operator"], words["operator"])
+        words["operator"] = call_words(_OPERATORS.get(words["operator"], words["operator"]), fields)
     return {_PROPOSAL.get(name, name.replace("_", " ")): value for name, value in words.items()}
 
 

@@ -203,11 +203,11 @@ def render(
     values that kernel.py computes from it do not change. A search neither reads nor needs a written header.
     """
     from evokern.analysis.profile.subject import ProfileRequest, subject_of
-    from evokern.declaration.kernel_files import GENERATED, write_kernel_files
+    from evokern.declaration.kernel_files import CODE, GENERATED, write_kernel_files
     from evokern.declaration.render import candidate_header
     from evokern.study.discovery import kernel_folders
 
-    request = ProfileRequest(name, db, trial, parse_assignments(set_), problem, "sim:l4", trust)
+    request = ProfileRequest(name, db, trial, parse_assignments(set_), problem, "sim:l4", trust, runs=False)
     try:
         with subject_of(request) as subject:
             kernel, header = subject.kernel, candidate_header(subject.kernel, subject.config, subject.problem)
@@ -217,8 +217,9 @@ def render(
                 place = kernel.folder
             else:
                 number = f"trial-{subject.trial.number}" if subject.trial else "candidate"
+                code = {one.name: one.content for one in kernel.files() if Path(one.name).suffix in CODE}
                 root = folder or Path(f"{subject.record.name if subject.record else kernel.name}-{number}")
-                place = write_kernel_files(root, kernel.name, {file.name: file.content for file in kernel.files()})
+                place = write_kernel_files(root, kernel.name, code)
             title, at = subject.title, subject.problem
     except StudyError:
         if trial is not None and (name in kernel_folders() or Path(name).is_dir()):

@@ -127,14 +127,14 @@ def _reasons(result: SessionResult) -> list[str]:
 
 def _hints(result: SessionResult) -> list[str]:
     """Return lines that state what the failed trials have in common."""
-    from evokern.analysis.wrong_trials import hints
+    from evokern.analysis.wrong_trials import hints_of
     from evokern.store import open_readonly
 
     if not result.summary["outcomes"]["wrong"] and result.summary["best"] is not None:
         return []
     with open_readonly(result.db) as reader:
         record = reader.study(result.study)
-        return hints(record.kernel, record.genes, reader.trials(record))
+        return hints_of(record, reader.trials(record))
 
 
 def _unverified_after_refuted(result: SessionResult) -> bool:

@@ -15,6 +15,7 @@ from evokern.cli._options import DEFAULT_DB, StoredStudyArgument
 from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
+from evokern.declaration.as_data.words import call_words
 from evokern.errors import UsageError, suggestion
 from evokern.wording import (
     changed_genes_text,
@@ -94,7 +95,7 @@ def show(
     command works on any machine, even while a search is running, and needs no kernel folder. If --db is the folder of a
     sweep, the command lists the studies of the sweep, or shows STUDY from that folder.
     """
-    from evokern.analysis.wrong_trials import hints
+    from evokern.analysis.wrong_trials import hints_of
     from evokern.store import open_readonly
 
     if db.is_dir():
@@ -118,9 +119,7 @@ def show(
         elif genes:
             _genes(output, reader, record)
         elif output.json:
-            output.print_json(
-                {**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))}
-            )
+            output.print_json({**reader.summary(record), "hints": hints_of(record, reader.trials(record))})
         else:
             for line in _overview(reader, record, top, db):
                 show_line(line)
@@ -334,7 +333,7 @@ def _rejected(reader: Reader, record: StudyRecord, summary: Mapping[str, Any]) -
     rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name, known[name]) for name, count in ordered]
     total_text = f"{total:,} proposal{'' if total == 1 else 's'} rejected before compilation"
     if any(known.values()):
-        rows = [(*row[:3], row[3] or "constraint of kernel.py") for row in rows]
+        rows = [(*row[:3], row[3] or call_words("constraint of kernel.py", record.field_names)) for row in rows]
         return ["", total_text, *table(("proposals", "share", "constraint", "reason"), rows)]
     return ["", total_text, *table(("proposals", "share", "constraint"), [row[:3] for row in rows])]
 
@@ -346,7 +345,7 @@ def _reason_of(constraint: str) -> str:
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
     """Return a table of the most common reasons for failures: at most `most` in total and `each` per outcome."""
-    from evokern.analysis.wrong_trials import hints
+    from evokern.analysis.wrong_trials import hints_of
     from evokern.report.trial_counts import reasons
 
     trials = list(reader.trials(record))
@@ -357,7 +356,7 @@ def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, e
             rows.append((str(one.count), one.outcome, str(one.trial), one.example))
     head = ("trials", "outcome", "example", "reason in the example")
     listed = ["", "most common reasons for failures", *table(head, rows)] if rows else []
-    found = hints(record.kernel, record.genes, trials)
+    found = hints_of(record, trials)
     return [*listed, *(["", *found] if found else [])]
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.as_data.expressions import value_of
+from evokern.declaration.as_data.words import SHAPES
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config, Mutation, Parameter
 from evokern.declaration.kernel import (
@@ -43,8 +44,6 @@ DECLARATION = "tune.json"
 """File with the declaration."""
 VALUES = "values.json"
 """File with the values of integer inputs."""
-SHAPES = "SHAPES"
-"""Field of the only problem of such a kernel."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,20 @@ class Functions:
 
 _registered: dict[str, bytes] = {}
 """Digest of the functions of a declaration → their pickle."""
+_passed: list[str] = []
+"""Functions passed with --reference."""
 
 
-def register(digest: str, functions: bytes) -> None:
-    """Make functions known to kernels that are loaded later in this process."""
+def register(digest: str, functions: bytes, passed: str = "") -> None:
+    """Make functions known to kernels that are loaded later in this process.
+
+    Args:
+        digest: digest of the functions.
+        functions: their pickle.
+        passed: value of --reference, for messages.
+    """
     _registered[digest] = functions
+    _passed.extend([passed] if passed else [])
 
 
 def is_declared(content: KernelContent | None) -> bool:
@@ -76,48 +84,6 @@ def is_declared(content: KernelContent | None) -> bool:
 def data_of(files: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the declaration among stored texts, or None if the kernel is declared in `kernel.py`."""
     return json.loads(files[DECLARATION]) if DECLARATION in files else None
-
-
-def declaration_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return what differs between two calls of `evokern.tune`, from their stored texts; empty for other kernels."""
-    before, after = data_of(old), data_of(new)
-    if before is None or after is None:
-        return []
-    own = (DECLARATION, VALUES)
-    texts = [name for name in dict.fromkeys((*old, *new)) if name not in own and old.get(name) != new.get(name)]
-    found = [f"the source changed ({', '.join(texts)})"] if texts else []
-    found += _argument_changes(before["arguments"], after["arguments"])
-    if old.get(VALUES) != new.get(VALUES) and not found:
-        found.append("the values of integer arguments changed")
-    if before["reference"]["digest"] != after["reference"]["digest"]:
-        name = after["reference"]["name"]
-        found.append("the reference changed" if name == "reference" else f"reference {name} changed")
-    named = {"entry": "entry", "where": "where", "grid": "grid", "block": "block", "shared": "shared",
-             "tolerance": "tolerance", "options": "options", "template": "entry"}  # fmt: skip
-    found += [f"{text} changed" for key, text in named.items() if before.get(key) != after.get(key)]
-    if before["functions"] != after["functions"] and before["reference"] == after["reference"]:
-        found.append("a draw or error function changed")
-    return found or ["the declaration changed"]
-
-
-def _argument_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
-    if len(before) != len(after):
-        return [f"args had {len(before)} entries, and has {len(after)}"]
-    pairs = [(_argument_text(one), _argument_text(other)) for one, other in zip(before, after, strict=True)]
-    found = [f"args[{at}] was {one}, is {other}" for at, (one, other) in enumerate(pairs) if one != other]
-    if not found and before != after:
-        found = [
-            f"the values of args[{at}] ({one['name']}) are drawn otherwise"
-            for at, (one, other) in enumerate(zip(before, after, strict=True)) if one != other
-        ]  # fmt: skip
-    return found
-
-
-def _argument_text(one: Mapping[str, Any]) -> str:
-    if "scalar" in one:
-        return f"{one['name']} = {one['value']}"
-    role = "" if one["role"] == "input" else f"{one['role']} "
-    return f"{role}{one['name']} {one['dtype']}[{'x'.join(map(str, one['shape']))}]"
 
 
 def content_of(files: Mapping[str, str], folder: Path) -> KernelContent:
@@ -152,8 +118,12 @@ def check_functions(kernel: Kernel) -> None:
     """
     if has_functions(kernel):
         return
-    data = json.loads(kernel.file_text(DECLARATION) or "{}")
-    raise KernelError(f"the reference of study {data['name']} is not known here; {advice(data)}")
+    raise KernelError(f"the reference of study {kernel.name} is not known here; {functions_advice(kernel)}")
+
+
+def functions_advice(kernel: Kernel) -> str:
+    """Return how to provide the functions of a kernel that is declared as data."""
+    return advice(json.loads(kernel.file_text(DECLARATION) or "{}"))
 
 
 def declared_kernel(folder: Path, content: KernelContent, *, tried: bool = False) -> Kernel:
@@ -399,12 +369,17 @@ class _Declared:
 
 def advice(data: Mapping[str, Any]) -> str:
     """Return how to provide the functions of a declaration."""
-    path = data["reference"]["path"]
-    if data["functions"] != data["reference"]["digest"]:
+    reference = data["reference"]
+    if data["functions"] != reference["digest"]:
         return "call evokern.tune again, because the study also has draw= or error= functions"
-    if not path:
-        return "call evokern.tune again, because the reference has no name to import"
-    return f"pass --reference {path}, or call evokern.tune again"
+    if _passed:
+        return f"{_passed[-1]} differs from it, or from a function or value that it uses; call evokern.tune again"
+    if reference["path"]:
+        return f"pass --reference {reference['path']}, or call evokern.tune again"
+    found = f"it is {reference.get('kind') or 'a function without a name'}; call evokern.tune again"
+    if not reference.get("movable"):
+        return found
+    return f"{found}, or put it into a file under a name and pass --reference FILE.py:NAME"
 
 
 def _holds(rule: Mapping[str, Any], config: Config) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from evokern.declaration.as_data.words import call_words
 from evokern.declaration.bounds import (
     EXACT_SUM,
     ROUNDOFF,
@@ -164,7 +165,8 @@ def _ready_made(kernel: Kernel, config: Config, problem: Problem, one: TracedOpe
     def terms(at: Problem) -> int:
         found = operations_of(kernel, config, at)
         if found is None or [operation.name for operation in found] != [one.name]:
-            raise KernelError(f"the reference is not one {one.name} at {at}; declare a bound with `error` in kernel.py")
+            message = f"the reference is not one {one.name} at {at}; declare a bound with `error` in kernel.py"
+            raise KernelError(call_words(message, at))
         return _terms(found[0])
 
     if one.name in PRODUCTS:

@@ -295,7 +295,7 @@ class OwnProblemRuns:
             limit = max(self._simulation.long_limit, LEAST_LIMIT)
             result = call.program.launch(
                 launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=sanitize,
-                record_paths=record_paths,
+                until_error=True, record_paths=record_paths,
             )  # fmt: skip
             require_no_fault(result, launch, limit, call.problem, blocks=None if blocks is None else len(blocks))
             paths = paths.merged(result.paths or NO_PATHS)

@@ -159,6 +159,7 @@ class SimulatedProgram:
         sanitize: bool = True,
         past_misaligned: bool = False,
         until_fatal: bool = False,
+        until_error: bool = False,
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
         record_paths: bool = False,
@@ -175,6 +176,7 @@ class SimulatedProgram:
             sanitize: check for races, uninitialised data and unwaited copies. Bounds and alignment are always checked.
             past_misaligned: skip a misaligned access and continue.
             until_fatal: stop at the first finding that would stop the launch on a GPU.
+            until_error: run no further batch of blocks after a batch with an error.
             count: count wavefronts, sectors and instructions.
             enough: called from time to time with the counters so far; True stops the launch.
             record_paths: record the rounds of loops and the sides of branches.
@@ -205,6 +207,7 @@ class SimulatedProgram:
                         sanitize=sanitize,
                         past_misaligned=past_misaligned,
                         until_fatal=until_fatal,
+                        until_error=until_error,
                         count=count,
                         enough=enough,
                         chip=self.chip,
@@ -234,6 +237,7 @@ class SimulatedProgram:
         instruction_limit: int,
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
+        until_error: bool = False,
         record_paths: bool = False,
     ) -> list[simt.LaunchResult]:
         """Run a launch once for each set of arguments, concurrently and without counters.
@@ -245,6 +249,7 @@ class SimulatedProgram:
             instruction_limit: as for `launch`.
             blocks: as for `launch`.
             sanitize: as for `launch`.
+            until_error: as for `launch`.
             record_paths: as for `launch`.
 
         Returns:
@@ -272,6 +277,7 @@ class SimulatedProgram:
                     architecture=self.architecture,
                     instruction_limit=instruction_limit,
                     sanitize=sanitize,
+                    until_error=until_error,
                     count=False,
                     chip=self.chip,
                     record_paths=record_paths,

@@ -67,7 +67,12 @@ class SimRunner:
                 line = f" on line {min(heap.values())}"
                 raise RunFailed(Outcome.WRONG, heap_fault(launch.entry, sorted(heap), self._problem, line))
             results = self._program.launch_many(
-                launch, self._buffers, self._memory, instruction_limit=self._limit, record_paths=self._record_paths
+                launch,
+                self._buffers,
+                self._memory,
+                instruction_limit=self._limit,
+                until_error=True,
+                record_paths=self._record_paths,
             )
             self.paths = self.paths.merged(results[0].paths or NO_PATHS)
             for result in results:

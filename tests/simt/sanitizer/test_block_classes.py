@@ -126,3 +126,38 @@ def test_classes_divide_by_what_blocks_do() -> None:
     classes.split_all()
     assert (classes.any_merged, copied[2:]) == (False, [(0, 2)])
     assert classes.leader_lanes(everyone, np.arange(8)).complete
+
+
+STOPPED = """
+extern "C" __global__ void k(float* out, int n, int from) {
+  __shared__ float s[64];
+  s[threadIdx.x] = threadIdx.x;
+  if (blockIdx.x < from) __syncthreads();
+  float early = s[(threadIdx.x + 32) % 64];
+  asm volatile("" : "+f"(early));
+  if (n == 1 || blockIdx.x >= 4) out[blockIdx.x * 64 + threadIdx.x] = early;
+}
+"""
+
+
+@pytest.mark.parametrize(("used", "clean_blocks", "seen"), [(1, 0, 2), (1, 3, 1), (2, 0, 4), (1, 8, 0)])
+def test_an_error_ends_the_run_of_further_batches(used: int, clean_blocks: int, seen: int) -> None:
+    """The batch with the first error is the last; a read whose value is never used does not hide a later error."""
+
+    def run(*, until_error: bool) -> simt.LaunchResult:
+        memory = simt.Memory()
+        out = memory.allocate("out", np.zeros(8 * 64, np.float32))
+        return simt.launch(
+            module_of(STOPPED),
+            simt.LaunchSpec("k", (8, 1, 1), (64, 1, 1)),
+            [out, np.int32(used), np.int32(clean_blocks)],
+            memory,
+            simt.LaunchOptions(source=STOPPED, count=False, batch_blocks=2, until_error=until_error),
+        )
+
+    short, whole = run(until_error=True), run(until_error=False)
+    assert [(one.kind, one.line, one.level) for one in short.findings] == [
+        (one.kind, one.line, one.level) for one in whole.findings
+    ]
+    assert sum(one.count for one in short.findings) == 64 * seen or used == 2
+    assert bool(short.errors) == (seen > 0)
