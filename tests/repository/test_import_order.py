@@ -48,6 +48,7 @@ IMPORT_ORDER = (
     "analysis",
     "exploits",
     "export",
+    "pack",
     "scaffold",
     "tuning",
     "report",

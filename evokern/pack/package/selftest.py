@@ -1,0 +1,1 @@
+"""Self-test of this package: `python -m PACKAGE.selftest`."""
