@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from evokern.declaration.kernel import Kernel
 from evokern.errors import KernelError
 
+REFERENCE = "float64 reference"
+"""Name of the baseline that is the reference, for kernels without others."""
 _COMPILES = re.compile(r"\btorch\s*\.\s*(compile|_dynamo|jit)\b")
 
 
@@ -55,42 +57,45 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
             left_out.append(f"{baseline.name}: {error}")
             continue
         found[baseline.name] = parts
+    try:
+        reference = [_reference(tree, source)]
+        _definitions(tree, source, reference)
+    except _NotCopied as error:
+        reference = []
+        left_out.append(f"reference: {error}")
+    if not found and reference:
+        found[REFERENCE] = reference
     if not found:
-        try:
-            found["float64 reference"] = [_reference(tree, source)]
-            _definitions(tree, source, found["float64 reference"])
-        except _NotCopied as error:
-            reasons = "; ".join([*left_out, f"reference: {error}"])
-            raise KernelError(
-                f"kernel {kernel.name} has no baseline that a package can contain ({reasons}); declare a Baseline "
-                "whose function uses only torch and this module"
-            ) from error
-    definitions = _definitions(tree, source, [part for parts in found.values() for part in parts])
-    return BaselineModule(_text(kernel.name, definitions, found), tuple(found), tuple(left_out))
+        raise KernelError(
+            f"kernel {kernel.name} has no baseline that a package can contain ({'; '.join(left_out)}); declare a "
+            "Baseline whose function uses only torch and this module"
+        )
+    definitions = _definitions(tree, source, [part for parts in (*found.values(), reference) for part in parts])
+    return BaselineModule(_text(kernel.name, definitions, found, reference), tuple(found), tuple(left_out))
 
 
 class _NotCopied(Exception):
     """A part of the declaration cannot be copied."""
 
 
-def _text(kernel: str, definitions: Sequence[str], found: dict[str, list[str]]) -> str:
+def _text(kernel: str, definitions: Sequence[str], found: dict[str, list[str]], reference: Sequence[str]) -> str:
     lines = [
         f'"""Baselines of {kernel}, copied from its declaration by evokern. Do not edit."""\n',
         "from __future__ import annotations\n",
-        *(f"{definition}\n\n" if "\n" in definition else definition for definition in definitions),
+        *definitions,
         "",
     ]
     for index, (name, parts) in enumerate(found.items()):
         given = "inputs" if len(parts) == 1 else f"({parts[1]})(problem, inputs)"
-        if name == "float64 reference":
+        if name == REFERENCE:
             given = "{n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}"
         lines += [
-            f"_RUN_{index} = {parts[0]}\n\n",
+            f"_run_{index} = {parts[0]}\n\n",
             f"def _baseline_{index}(problem, inputs):",
-            f"    return _RUN_{index}(problem, {given})\n\n",
+            f"    return _run_{index}(problem, {given})\n\n",
         ]
     rows = "".join(f"    ({name!r}, _baseline_{index}),\n" for index, name in enumerate(found))
-    return "\n".join([*lines, f"BASELINES = (\n{rows})\n"])
+    return "\n".join([*lines, f"BASELINES = (\n{rows})", f"REFERENCE = {reference[0] if reference else None}\n"])
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
@@ -169,7 +174,8 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str]) -> l
             found.append(ast.unparse(imported))
         else:
             first = min([statement.lineno, *(one.lineno for one in getattr(statement, "decorator_list", []))])
-            found.append("\n".join(source.splitlines()[first - 1 : statement.end_lineno]))
+            lines = source.splitlines()[first - 1 : statement.end_lineno]
+            found.append("\n".join(["\n", *lines, "\n"] if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else lines))
     return found
 
 

@@ -14,7 +14,7 @@ from evokern.declaration.kernel import Kernel
 from evokern.escaping import c_string
 from evokern.export.formula import cpp, member, python
 from evokern.export.launcher import conditions
-from evokern.pack.signature import TORCH_TYPES, Argument, Derived, Mode, Signature
+from evokern.pack.signature import TORCH_TYPES, Argument, Buffer, Derived, Mode, Signature
 from evokern.pack.tree import CAPABILITY, MODE, Leaf, Tree
 from evokern.pack.variant import Variant
 
@@ -359,6 +359,7 @@ def python_code(made: Description) -> str:
             f"{name} = ({''.join(f'{stem}_{i}, ' for i in range(count))})"
             for name, stem, count in (
                 ("READ", "read", len(signature.modes)),
+                ("INPUT_SIZES", "input_sizes", len(signature.modes)),
                 ("RESULTS", "results", len(signature.modes)),
                 ("REFUSAL", "refusal", len(made.variants)),
                 ("NUMBERS", "numbers", len(made.variants)),
@@ -386,12 +387,20 @@ def _constants(made: Description) -> Iterator[tuple[str, Any]]:
     yield "MODES", [
         {
             "names": dict(mode.names),
-            "inputs": [(b.dtype, len(b.shape)) for b in mode.inputs],
+            "inputs": [(b.dtype, len(b.shape), b.drawn, b.scale, b.low, b.high) for b in mode.inputs],
             "outputs": [b.dtype for b in mode.outputs],
         }
         for mode in signature.modes
     ]
-    yield "VARIANTS", made.tables()
+    yield "ARGUMENT_FIELDS", tuple((a.name, a.field) for a in signature.arguments)
+    yield "VARIANTS", [
+        {
+            **table,
+            "mode": made.mode_of(variant),
+            "problem": {entry.name: variant.problem[entry.name] for entry in signature.fields},
+        }
+        for table, variant in zip(made.tables(), made.variants, strict=True)
+    ]
 
 
 def _python_constant(name: str, value: Any) -> str:
@@ -402,18 +411,26 @@ def _python_read(index: int, mode: Mode, signature: Signature) -> str:
     values = {one.field: _derived(one, "//") for one in mode.derived}
     values |= {argument.field: f"arguments[{place}]" for place, argument in enumerate(signature.arguments)}
     fields = "".join(f", {values[entry.name]}" for entry in signature.fields)
-    shapes = ", ".join(f"({''.join(f'{python(e)}, ' for e in b.shape)})" for b in mode.inputs)
     return (
         f"def read_{index}(sizes, arguments, capability):\n"
-        '    """Return the shape of a call, and the sizes that the inputs must have for it."""\n'
-        f"    shape = Shape(capability, {index}{fields})\n"
-        f"    return shape, [{shapes}]\n\n"
+        '    """Return the shape of a call; its inputs must then have the sizes that it determines."""\n'
+        f"    return Shape(capability, {index}{fields})\n\n\n"
+        f"def input_sizes_{index}(shape):\n"
+        '    """Return the sizes of the inputs."""\n'
+        f"    return {_sizes(mode.inputs)}\n\n"
     )
 
 
+def _sizes(buffers: Sequence[Buffer]) -> str:
+    """Return the sizes of buffers as a list in Python."""
+    tuples = ("(" + "".join(f"{python(extent)}, " for extent in buffer.shape).strip() + ")" for buffer in buffers)
+    return f"[{', '.join(tuples)}]"
+
+
 def _python_results(index: int, mode: Mode) -> str:
-    shapes = ", ".join(f"({''.join(f'{python(e)}, ' for e in b.shape)})" for b in mode.outputs)
-    return f'def results_{index}(shape):\n    """Return the sizes of the results."""\n    return [{shapes}]\n\n'
+    return (
+        f'def results_{index}(shape):\n    """Return the sizes of the results."""\n    return {_sizes(mode.outputs)}\n\n'
+    )
 
 
 def _python_refusal(made: Description, index: int) -> str:

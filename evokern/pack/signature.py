@@ -42,6 +42,14 @@ class Buffer:
     """Extents."""
     changed: bool = False
     """Whether the operator changes this input."""
+    scale: float = 1.0
+    """Scale of random values of an input, for the self-test."""
+    low: int = 0
+    """Smallest random integer."""
+    high: int = 0
+    """Largest random integer."""
+    drawn: bool = False
+    """Whether only the kernel's declaration can generate an input."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +194,10 @@ def _mode(kernel: Kernel, names: Mapping[str, str], traces: Traces) -> Mode:
 
 def _buffer(name: str, declared: str, tensor: Tensor) -> Buffer:
     shape = tuple(simplified(formula_of(extent), {}) for extent in tensor.shape)
-    return Buffer(name, declared, tensor.dtype, shape, tensor.role == "inout")
+    return Buffer(
+        name, declared, tensor.dtype, shape, tensor.role == "inout", float(tensor.scale), tensor.low, tensor.high,
+        tensor.draw is not None,
+    )  # fmt: skip
 
 
 def _derived(inputs: Sequence[Buffer]) -> tuple[Derived, ...]:

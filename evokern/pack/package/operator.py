@@ -115,7 +115,7 @@ class Operator:
         """
         names, device = self.rules.INPUTS, inputs[0].device
         mode = self._mode_of(inputs)
-        for name, one, (_, rank) in zip(names, inputs, self.rules.MODES[mode]["inputs"], strict=True):
+        for name, one, (_, rank, *_) in zip(names, inputs, self.rules.MODES[mode]["inputs"], strict=True):
             if one.device != device:
                 raise RuntimeError(f"{self.title}: {name} is on {one.device}, but {names[0]} is on {device}")
             if one.dim() != rank:
@@ -132,8 +132,8 @@ class Operator:
                     f"{list(one.stride())}; pass {name}.contiguous(), or copy=True to this package's function"
                 )
         sizes = [tuple(one.shape) for one in inputs]
-        shape, fitting = self.rules.READ[mode](sizes, arguments, _capability(device))
-        for name, size, wanted in zip(names, sizes, fitting, strict=True):
+        shape = self.rules.READ[mode](sizes, arguments, _capability(device))
+        for name, size, wanted in zip(names, sizes, self.rules.INPUT_SIZES[mode](shape), strict=True):
             if size != wanted:
                 raise RuntimeError(
                     f"{self.title}: {name} has the shape {list(size)}, but with the other inputs it must have "
@@ -142,7 +142,7 @@ class Operator:
         return shape
 
     def _mode_of(self, inputs: Sequence[torch.Tensor]) -> int:
-        known = [[TYPES[dtype] for dtype, _ in mode["inputs"]] for mode in self.rules.MODES]
+        known = [[TYPES[dtype] for dtype, *_ in mode["inputs"]] for mode in self.rules.MODES]
         given = [one.dtype for one in inputs]
         if given in known:
             return known.index(given)
