@@ -99,13 +99,13 @@ class SelfTest:
 
     def random_shape(self, number: int) -> Any:
         """Return a random shape near or far from a variant's study; the variant may not take it."""
-        fields = {}
-        for name, value in self.rules.VARIANTS[number]["problem"].items():
-            near = self.random.choice([value, value, value + 1, value - 1, 2 * value, value // 2, self.random.randint(0, 2 * value + 2)])
-            fields[name] = max(0, self.random.choice([near, round(2 ** self.random.uniform(0, 24))]))
+        draw, fields = self.random, {}
+        for name, own in self.rules.VARIANTS[number]["problem"].items():
+            near = (own, own, own + 1, own - 1, 2 * own, own // 2, draw.randint(0, 2 * own + 2))
+            far = round(2 ** draw.uniform(0, 24))
+            fields[name] = own if draw.random() < 0.5 else max(0, draw.choice([*near, far]))
         shape = self.shape(number, **fields)
-        others = [one["capability"] for one in self.rules.VARIANTS]
-        return shape._replace(evokern_sm=self.random.choice([*others, shape[0], 75]))
+        return shape._replace(evokern_sm=draw.choice([one["capability"] for one in self.rules.VARIANTS] * 9 + [75]))
 
     # ---- checks
 
