@@ -209,7 +209,8 @@ def _cpp_table(index: int, table: dict[str, Any]) -> str:
 
 def _cpp_lists(made: Description) -> str:
     rows = [
-        f"    {{{table['capability']}, {table['alignment']}, {str(table['large_cluster']).lower()}, symbols_{i}, "
+        f"    {{{table['capability']}, {table['alignment']}, {str(table['large_cluster']).lower()}, "
+        f"{str(table['keeps_state']).lower()}, symbols_{i}, "
         f"{len(table['symbols'])}, launches_{i}, {len(table['launches'])}, workspaces_{i}, {len(table['workspaces'])}}},"
         for i, table in enumerate(made.tables())
     ]
@@ -293,7 +294,7 @@ static void run(StableIValue* stack, uint64_t, uint64_t) {
   void* stream = nullptr;
   STABLE_TORCH_ERROR_CODE_CHECK(driver().current_stream(index, &stream));
   const ContextGuard context(device(index));
-  Loaded& code = loaded(codes[chosen], table, index);
+  Loaded& code = loaded(codes[chosen], table, index, stream);
   for (int i = 0; i < table.workspace_count; i++) {
     const Memory& space = buffers[INPUTS + OUTPUTS + i];
     if (!table.workspaces[i].zero) continue;

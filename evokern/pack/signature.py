@@ -176,11 +176,10 @@ def _identifiers(names: Sequence[str]) -> list[str]:
 
 def _mode(kernel: Kernel, names: Mapping[str, str], traces: Traces) -> Mode:
     constant = [name for name, tensor in traces.tensors.items() if tensor.role == "constant"]
-    if constant or kernel.state:
-        kept = f"the __constant__ array {constant[0]!r}" if constant else f"the variable {next(iter(kernel.state))!r}"
+    if constant:
         raise KernelError(
-            f"kernel {kernel.name} writes {kept} before each call, so two calls on different streams would disturb "
-            "each other; pass the data in a tensor instead"
+            f"kernel {kernel.name} copies {constant[0]!r} to a __constant__ array before each call, so two calls on "
+            "different streams would disturb each other; declare it as an ordinary input instead"
         )
     given = {n: t for n, t in traces.tensors.items() if t.role in ("input", "inout")}
     made = {n: t for n, t in traces.tensors.items() if t.role == "output"}

@@ -20,6 +20,8 @@ from evokern.export.trace import Traces, trace
 from evokern.export.traced import formula_of
 from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS, Profile
 
+MOST_ARGUMENTS = 128
+"""Largest number of arguments of a launch, as in `operator.h`."""
 _FORMATS = {"f32": "<f", "f64": "<d", "f16": "<e"}
 
 
@@ -69,6 +71,15 @@ class Variant:
         return tuple(name for name, tensor in self.traces.tensors.items() if tensor.role == "workspace")
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether the machine code uses module variables, so that each stream needs its own copy of the code.
+
+        Calls leave the variables unchanged, as the gate of a search checks, but calls at the same time would not.
+        """
+        constants = self.built.programs[0].constants
+        return any(one.used and one.symbol not in constants for one in self.built.variables[0])
+
+    @property
     def large_cluster(self) -> bool:
         """Whether a launch has clusters that are larger than every GPU can run."""
         return any(math.prod(one.clustered or (1,)) > PORTABLE_CLUSTER_BLOCKS for one in self.traces.launches)
@@ -116,7 +127,7 @@ class Variant:
             launches.append(self._launch(launch, buffers) | {"first": first, "arguments": arguments})
         return {
             "title": self.title, "capability": self.capability, "alignment": self.alignment,
-            "large_cluster": self.large_cluster, "symbols": list(self.symbols), "launches": launches,
+            "large_cluster": self.large_cluster, "keeps_state": self.keeps_state, "symbols": list(self.symbols), "launches": launches,
             "workspaces": [
                 {"number": number + index, "zero": self.traces.tensors[name].initial == "zero"}
                 for index, name in enumerate(self.workspaces)
@@ -145,13 +156,14 @@ def variant_of(kernel: Kernel, config: Config, problem: Problem, chip: Profile, 
     if not isinstance(built, Built):
         why = built.reason or built.outcome.value
         raise KernelError(f"{title} does not compile any more for {chip.model}: {why}; search again, or choose another")
-    constants = built.programs[0].constants
-    kept = [one.name for one in built.variables[0] if one.used and one.symbol not in constants]
-    if kept:
+    restored = [one.name for one in built.variables[0] if one.used and one.restored is not None]
+    if restored:
         raise KernelError(
-            f"{title} keeps the module variable {kept[0]!r} between calls, so calls on two streams would disturb each "
-            "other; choose a trial without it with --trial"
+            f"{title} uses the module variable {restored[0]!r}, which the kernel declares as state to restore before "
+            "each call; an operator cannot restore it. Choose a trial without it, or use a workspace instead"
         )
+    if any(len(launch.args) > MOST_ARGUMENTS for launch in traces.launches):
+        raise KernelError(f"{title} has a launch with more than {MOST_ARGUMENTS} arguments, which is not supported")
     return Variant(title, chip, problem, config, traces, built, pointer_alignment(kernel, config, problem))
 
 

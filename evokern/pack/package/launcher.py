@@ -47,8 +47,9 @@ class Launcher:
         """
         self._variants, self._codes = variants, codes
         self._driver: Any = None
-        self._functions: dict[tuple[int, int], list[ctypes.c_void_p]] = {}
-        self._limits: dict[tuple[int, int, int], int] = {}
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self._functions: dict[tuple[int, ...], list[ctypes.c_void_p]] = {}
+        self._limits: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def run(self, number: int, numbers: Sequence[int], buffers: Sequence[torch.Tensor]) -> None:
@@ -65,41 +66,62 @@ class Launcher:
         table, device = self._variants[number], buffers[0].device
         with torch.cuda.device(device):
             stream = torch.cuda.current_stream(device).cuda_stream
-            functions = self._loaded(number, device.index)
+            functions = self._functions_at(number, device.index, stream)
             spaces = []
             for space in table["workspaces"]:
                 made = torch.empty(numbers[space["number"]], dtype=torch.uint8, device=device)
                 spaces.append(made.zero_() if space["zero"] else made)
             every = [*buffers, *spaces]
             for launch in table["launches"]:
-                self._enqueue(number, launch, functions, numbers, every, stream)
+                self._enqueue(launch, functions, numbers, every, stream)
 
-    def _loaded(self, number: int, device: int) -> list[ctypes.c_void_p]:
+    def _functions_at(self, number: int, device: int, stream: int) -> list[ctypes.c_void_p]:
+        """Return the kernels of a variant, loaded at the first call, in torch's context of the device.
+
+        Code with state is loaded for each stream and for each graph that is captured.
+        """
         with self._lock:
-            if (number, device) in self._functions:
-                return self._functions[number, device]
             if self._driver is None:
                 self._driver = ctypes.CDLL("libcuda.so.1")
-            table = self._variants[number]
-            mode = ctypes.c_int(_RELAXED_CAPTURE)
-            self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-            try:
-                module = ctypes.c_void_p()
-                self._check(self._driver.cuModuleLoadData(ctypes.byref(module), self._codes[number]), "cannot load")
-                functions = []
-                for symbol in table["symbols"]:
-                    function = ctypes.c_void_p()
-                    found = self._driver.cuModuleGetFunction(ctypes.byref(function), module, symbol.encode())
-                    self._check(found, "cannot find a kernel")
-                    if table["large_cluster"]:
-                        self._driver.cuFuncSetAttribute(function, _LARGE_CLUSTER, 1)
-                    functions.append(function)
-                if any(launch["window"] for launch in table["launches"]):
-                    self._reserve_l2(device)
-            finally:
+            if device not in self._contexts:
+                context = ctypes.c_void_p()
+                self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cannot use the GPU")
+                self._contexts[device] = context
+            self._check(self._driver.cuCtxSetCurrent(self._contexts[device]), "cannot use the GPU")
+            place: tuple[int, ...] = (number, device)
+            if self._variants[number]["keeps_state"]:
+                place = (number, device, stream, self._graph(stream))
+            if place not in self._functions:
+                mode = ctypes.c_int(_RELAXED_CAPTURE)  # loading is not part of a graph
                 self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-            self._functions[number, device] = functions
-            return functions
+                try:
+                    self._functions[place] = self._loaded(number, device)
+                finally:
+                    self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+            return self._functions[place]
+
+    def _graph(self, stream: int) -> int:
+        """Return the number of the graph that is being captured on a stream; 0 for none."""
+        status, graph = ctypes.c_int(), ctypes.c_ulonglong()
+        found = self._driver.cuStreamGetCaptureInfo_v2(
+            ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(graph), None, None, None
+        )
+        self._check(found, "cannot use the stream")
+        return graph.value if status.value else 0
+
+    def _loaded(self, number: int, device: int) -> list[ctypes.c_void_p]:
+        table, module, functions = self._variants[number], ctypes.c_void_p(), []
+        self._check(self._driver.cuModuleLoadData(ctypes.byref(module), self._codes[number]), "cannot load")
+        for symbol in table["symbols"]:
+            function = ctypes.c_void_p()
+            found = self._driver.cuModuleGetFunction(ctypes.byref(function), module, symbol.encode())
+            self._check(found, "cannot find a kernel")
+            if table["large_cluster"]:
+                self._driver.cuFuncSetAttribute(function, _LARGE_CLUSTER, 1)
+            functions.append(function)
+        if any(launch["window"] for launch in table["launches"]):
+            self._reserve_l2(device)
+        return functions
 
     def _reserve_l2(self, device: int) -> None:
         persisting, most = ctypes.c_size_t(), ctypes.c_int()
@@ -109,7 +131,7 @@ class Launcher:
             self._driver.cuCtxSetLimit(_PERSISTING_LIMIT, ctypes.c_size_t(most.value))
 
     def _enqueue(
-        self, number: int, launch: Mapping[str, Any], functions: Sequence[ctypes.c_void_p], numbers: Sequence[int],
+        self, launch: Mapping[str, Any], functions: Sequence[ctypes.c_void_p], numbers: Sequence[int],
         buffers: Sequence[torch.Tensor], stream: int,
     ) -> None:  # fmt: skip
         first = launch["first"]
@@ -140,7 +162,8 @@ class Launcher:
         config = _Config(shared_bytes=shared, stream=stream, attributes=attributes, count=count)
         config.grid[:] = numbers[first : first + 3]
         config.block[:] = numbers[first + 3 : first + 6]
-        function, place = functions[launch["entry"]], (number, device, launch["entry"])
+        function = functions[launch["entry"]]
+        place = function.value or 0
         if shared > max(_STATIC_SHARED, self._limits.get(place, 0)):
             self._check(self._driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED, shared), "cannot reserve memory")
             self._limits[place] = shared

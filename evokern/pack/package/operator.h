@@ -80,6 +80,7 @@ struct Driver {
   int (*get_limit)(size_t*, int);
   int (*set_limit)(int, size_t);
   int (*exchange_capture_mode)(int*);
+  int (*capture_info)(void*, int*, unsigned long long*, void**, const void**, size_t*);
   int (*load)(void**, const void*);
   int (*function)(void**, void*, const char*);
   int (*set_attribute)(void*, int, int);
@@ -98,6 +99,7 @@ struct Driver {
     find(get_limit, cuda, "cuCtxGetLimit");
     find(set_limit, cuda, "cuCtxSetLimit");
     find(exchange_capture_mode, cuda, "cuThreadExchangeStreamCaptureMode");
+    find(capture_info, cuda, "cuStreamGetCaptureInfo_v2");
     find(load, cuda, "cuModuleLoadData");
     find(function, cuda, "cuModuleGetFunction");
     find(set_attribute, cuda, "cuFuncSetAttribute");
@@ -161,6 +163,7 @@ struct VariantTable {
   int capability;
   uintptr_t alignment;
   bool large_cluster;
+  bool keeps_state;  // each stream and each captured graph needs its own copy of the module variables
   const char* const* symbols;
   int symbol_count;
   const LaunchTable* launches;
@@ -236,17 +239,16 @@ class CaptureGuard {  // allows loading code while the stream is captured; loadi
   int mode_ = RELAXED_CAPTURE;
 };
 
+using Place = std::array<uint64_t, 3>;  // device, stream and graph that is being captured
+
 struct Code {
   std::string cubin;
   std::array<std::atomic<Loaded*>, MOST_DEVICES> loaded = {};
+  std::map<Place, Loaded*> own;  // for code with state
   std::atomic<uint64_t> calls = 0;
 };
 
-Loaded& loaded(Code& code, const VariantTable& table, int device_index) {
-  auto& place = code.loaded[device_index];
-  if (Loaded* known = place.load(std::memory_order_acquire)) return *known;
-  const std::lock_guard<std::mutex> lock(guard);
-  if (Loaded* known = place.load(std::memory_order_acquire)) return *known;
+Loaded* load(const Code& code, const VariantTable& table, int device_index) {
   const CaptureGuard relaxed;
   void* module = nullptr;
   driver().check(driver().load(&module, code.cubin.data()), "cannot load the machine code");
@@ -263,6 +265,24 @@ Loaded& loaded(Code& code, const VariantTable& table, int device_index) {
     driver().device_attribute(&most, MOST_PERSISTING, device_index);
     if (persisting == 0) driver().set_limit(PERSISTING_LIMIT, most);
   }
+  return made;
+}
+
+Loaded& loaded(Code& code, const VariantTable& table, int device_index, void* stream) {
+  auto& place = code.loaded[device_index];
+  if (Loaded* known = place.load(std::memory_order_acquire)) return *known;
+  const std::lock_guard<std::mutex> lock(guard);
+  if (table.keeps_state) {
+    int status = 0;
+    unsigned long long graph = 0;
+    driver().check(driver().capture_info(stream, &status, &graph, nullptr, nullptr, nullptr), "cannot use the stream");
+    Loaded*& own = code.own[{static_cast<uint64_t>(device_index), reinterpret_cast<uint64_t>(stream),
+                             status == 0 ? 0 : graph}];
+    if (own == nullptr) own = load(code, table, device_index);
+    return *own;
+  }
+  if (Loaded* known = place.load(std::memory_order_acquire)) return *known;
+  Loaded* made = load(code, table, device_index);
   place.store(made, std::memory_order_release);
   return *made;
 }
