@@ -42,10 +42,7 @@ def pointer_alignment(kernel: Kernel, config: Config, problem: Problem) -> int:
 
 def shape_checks(kernel: Kernel, problem: Problem, traces: Traces) -> str:
     """Return the C++ body of `refusal`, which checks first the range of each field, then the traced conditions."""
-    lines = [
-        f"  if (!({condition})) return {c_string(reason)};"
-        for condition, _, reason in conditions(kernel, traces)
-    ]
+    lines = [f"  if (!({condition})) return {c_string(reason)};" for condition, _, reason in conditions(kernel, traces)]
     return "\n".join(lines)
 
 

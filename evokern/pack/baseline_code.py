@@ -53,14 +53,14 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
             if _COMPILES.search("\n".join([*parts, *_definitions(tree, source, parts)])):
                 left_out.append(f"{baseline.name}: it compiles itself at each shape")
                 continue
-        except _NotCopied as error:
+        except _NotCopiedError as error:
             left_out.append(f"{baseline.name}: {error}")
             continue
         found[baseline.name] = parts
     try:
         reference = [_reference(tree, source)]
         _definitions(tree, source, reference)
-    except _NotCopied as error:
+    except _NotCopiedError as error:
         reference = []
         left_out.append(f"reference: {error}")
     if not found and reference:
@@ -74,7 +74,7 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
     return BaselineModule(_text(kernel.name, definitions, found, reference), tuple(found), tuple(left_out))
 
 
-class _NotCopied(Exception):
+class _NotCopiedError(Exception):
     """A part of the declaration cannot be copied."""
 
 
@@ -117,14 +117,14 @@ def _expressions(tree: ast.AST, source: str, name: str) -> list[str]:
         own, run, prepare = (_argument(call, *one) for one in ((0, "name"), (1, "run"), (2, "prepare")))
         if isinstance(own, ast.Constant) and own.value == name and run is not None:
             return [_segment(source, one) for one in (run, prepare) if one is not None and not _is_none(one)]
-    raise _NotCopied("its declaration is not a call `Baseline(\"NAME\", function)` in kernel.py")
+    raise _NotCopiedError('its declaration is not a call `Baseline("NAME", function)` in kernel.py')
 
 
 def _reference(tree: ast.AST, source: str) -> str:
     for call in _calls(tree, "Workload"):
         if (found := _argument(call, 1, "reference")) is not None:
             return _segment(source, found)
-    raise _NotCopied("the declaration has no call `Workload(reference=…)`")
+    raise _NotCopiedError("the declaration has no call `Workload(reference=…)`")
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -140,7 +140,7 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str]) -> l
     """Return the statements of a module that expressions need, directly or not, in their order.
 
     Raises:
-        _NotCopied: they need something that is not in the module, or that comes from evokern.
+        _NotCopiedError: they need something that is not in the module, or that comes from evokern.
     """
     bound: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
@@ -154,11 +154,11 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str]) -> l
         needed.add(name)
         if name not in bound:
             if not hasattr(builtins, name):
-                raise _NotCopied(f"it uses {name}, which kernel.py does not define")
+                raise _NotCopiedError(f"it uses {name}, which kernel.py does not define")
             continue
         for statement in bound[name]:
-            if isinstance(statement, ast.ImportFrom) and (statement.level or (statement.module or "").split(".")[0] == "evokern"):  # fmt: skip
-                raise _NotCopied(f"it uses {name} of {statement.module or 'another module'}")
+            if isinstance(statement, ast.ImportFrom) and _of_evokern(statement):
+                raise _NotCopiedError(f"it uses {name} of {statement.module or 'another module'}")
             if id(statement) not in kept:
                 kept.add(id(statement))
                 if not isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -175,8 +175,14 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str]) -> l
         else:
             first = min([statement.lineno, *(one.lineno for one in getattr(statement, "decorator_list", []))])
             lines = source.splitlines()[first - 1 : statement.end_lineno]
-            found.append("\n".join(["\n", *lines, "\n"] if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else lines))
+            found.append(
+                "\n".join(["\n", *lines, "\n"] if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else lines)
+            )
     return found
+
+
+def _of_evokern(statement: ast.ImportFrom) -> bool:
+    return statement.level > 0 or (statement.module or "").split(".")[0] == "evokern"
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:

@@ -52,7 +52,9 @@ def package_name(folder: Path) -> str:
             "letters, digits and _, for example -o my_operator"
         )
     if name in sys.stdlib_module_names or name in _RESERVED:
-        raise UsageError(f"{folder}: {name} is the name of another package; choose another folder, for example my_{name}")
+        raise UsageError(
+            f"{folder}: {name} is the name of another package; choose another folder, for example my_{name}"
+        )
     return name
 
 
@@ -142,7 +144,7 @@ backend-path = ["."]
 name = "{made.package}"
 version = "1.0"
 description = "Operator {made.package}::{made.name} for torch, with kernels found by evokern"
-requires-python = ">=3.10"
+requires-python = ">=3.11"
 dependencies = ["torch>={oldest}"]
 """
 
@@ -151,7 +153,10 @@ def _init_code(made: Description) -> str:
     signature = made.signature
     inputs = [buffer.name for buffer in signature.inputs]
     defaults = ["" if one.default is None else f"={one.default}" for one in signature.arguments]
-    options = [f"{one.name}: int{default.replace('=', ' = ')}" for one, default in zip(signature.arguments, defaults, strict=True)]  # fmt: skip
+    options = [
+        f"{one.name}: int{default.replace('=', ' = ')}"
+        for one, default in zip(signature.arguments, defaults, strict=True)
+    ]
     typed = ", ".join(f"{name}: torch.Tensor" for name in inputs)
     passed = ", ".join([*inputs, *(f"{one.name}={one.name}" for one in signature.arguments)])
     tensors = "(" + "".join(f"{name}, " for name in inputs).rstrip() + ")"
@@ -159,12 +164,13 @@ def _init_code(made: Description) -> str:
     needs = " or ".join(f"{name}.requires_grad" for name in inputs)
     changed = [buffer.name for buffer in signature.inputs if buffer.changed]
     copies = [f"        {name} = {name}.contiguous()" for name in inputs if name not in changed]
-    result = "torch.Tensor" if len(signature.outputs) == 1 else "tuple[torch.Tensor, ...]" if signature.outputs else "None"  # fmt: skip
+    result = "None" if not signature.outputs else "tuple[torch.Tensor, ...]"
+    result = "torch.Tensor" if len(signature.outputs) == 1 else result
     keywords = ", ".join([*options, "copy: bool = False"])
     own = ", ".join(["*", *options]) if options else ""
     return f'''"""Operator `{made.package}::{made.name}` for torch, with kernels found by evokern.
 
-`{made.name}` calls the operator, `explain` tells which kernel serves a call, and `stats` counts the calls.
+`{made.name}` calls the operator, `explain` names the kernel that serves a call, and `stats` counts the calls.
 """
 
 from __future__ import annotations
@@ -176,9 +182,10 @@ import torch
 
 from {made.package} import _rules
 from {made.package}._baselines import BASELINES
+from {made.package}._launcher import Launcher
 from {made.package}._operator import Explanation, Operator
 
-_operator = Operator("{made.package}", _rules, BASELINES, Path(__file__).parent)
+_operator = Operator("{made.package}", _rules, BASELINES, Path(__file__).parent, Launcher)
 _call = _operator.call
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
@@ -199,7 +206,7 @@ def {made.name}({typed}, *, {keywords}) -> {result}:
 
 
 def explain({typed}{", " + own if own else ""}) -> Explanation:
-    """Return which kernel or baseline serves a call, and why; the call does not run."""
+    """Return the kernel or baseline that would serve a call, and the reason; the call does not run."""
     return _operator.explain({tensors}, {values})
 
 
@@ -218,13 +225,17 @@ def _argument_docs(made: Description) -> str:
     lines = []
     for place, buffer in enumerate(signature.inputs):
         types = " or ".join(dict.fromkeys(mode.inputs[place].dtype for mode in signature.modes))
-        lines.append(f"        {buffer.name}: {types} tensor, contiguous{'; changed by the call' if buffer.changed else ''}.")
+        lines.append(
+            f"        {buffer.name}: {types} tensor, contiguous{'; changed by the call' if buffer.changed else ''}."
+        )
     lines += [f"        {one.name}: {docs[one.field] or 'field ' + one.field}." for one in signature.arguments]
     return "\n".join(lines)
 
 
 def _readme(made: Description, baselines: BaselineModule, launch: str) -> str:
-    rows = "\n".join(f"| {index} | {variant.title} | sm_{variant.capability} |" for index, variant in enumerate(made.variants))
+    rows = "\n".join(
+        f"| {index} | {variant.title} | sm_{variant.capability} |" for index, variant in enumerate(made.variants)
+    )
     inputs = ", ".join(buffer.name for buffer in made.signature.inputs)
     return f"""\
 # {made.package}
@@ -247,8 +258,8 @@ torch.compile({made.name}, fullgraph=True)({inputs})
 |---|---|---|
 {rows}
 
-Calls that no variant takes run a baseline of torch: {", ".join(baselines.names)}. `explain({inputs})` tells which code
-serves a call, and `stats()` counts the calls. Kernels are launched by: {launch}.
+Calls that no variant takes run a baseline of torch: {", ".join(baselines.names)}. `explain({inputs})` names the code
+that serves a call, and `stats()` counts the calls. Kernels are launched by: {launch}.
 
 `{made.package}/{PROVENANCE}` states the origin of each file.
 """

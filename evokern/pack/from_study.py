@@ -102,9 +102,7 @@ def packed_study(
 def describe(kernel: Kernel, package: str, variants: tuple[Variant, ...]) -> Description:
     """Return the description of an operator whose variants are tried in their order."""
     signature = signature_of(kernel, [(one.problem, one.traces) for one in variants])
-    return Description(
-        kernel, package, operator_name(kernel), signature, variants, Leaf(tuple(range(len(variants))))
-    )
+    return Description(kernel, package, operator_name(kernel), signature, variants, Leaf(tuple(range(len(variants)))))
 
 
 def operator_name(kernel: Kernel) -> str:

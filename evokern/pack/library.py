@@ -64,7 +64,9 @@ def build_library(sources: Mapping[str, str]) -> Library:
             return Library(None, f"{compiler} did not finish in {BUILD_S:.0f} s")
         if done.returncode:
             raise InternalError(f"{compiler} rejects the operator's library: {done.stderr[:2000]}")
-        return Library((Path(folder) / "operator.so").read_bytes(), f"{compiler_name(compiler)}, torch {torch.__version__}")
+        return Library(
+            (Path(folder) / "operator.so").read_bytes(), f"{compiler_name(compiler)}, torch {torch.__version__}"
+        )
 
 
 def compiler_name(compiler: str) -> str:

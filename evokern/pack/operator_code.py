@@ -210,8 +210,8 @@ def _cpp_table(index: int, table: dict[str, Any]) -> str:
 def _cpp_lists(made: Description) -> str:
     rows = [
         f"    {{{table['capability']}, {table['alignment']}, {str(table['large_cluster']).lower()}, "
-        f"{str(table['keeps_state']).lower()}, symbols_{i}, "
-        f"{len(table['symbols'])}, launches_{i}, {len(table['launches'])}, workspaces_{i}, {len(table['workspaces'])}}},"
+        f"{str(table['keeps_state']).lower()}, symbols_{i}, {len(table['symbols'])}, launches_{i}, "
+        f"{len(table['launches'])}, workspaces_{i}, {len(table['workspaces'])}}},"
         for i, table in enumerate(made.tables())
     ]
     modes = []
@@ -373,35 +373,41 @@ def python_code(made: Description) -> str:
 
 def _constants(made: Description) -> Iterator[tuple[str, Any]]:
     signature = made.signature
+    results = signature.results_schema
+    joined = f"({', '.join(results)})" if len(results) != 1 else results[0]
+    elsewhere = f"({', '.join([*results, 'Tensor'])})" if results else "Tensor"
     yield "NAME", made.name
-    results = ", ".join(signature.results_schema)
-    yield "SCHEMA", f"{made.name}({signature.arguments_schema}) -> " + (results if len(signature.outputs) == 1 else f"({results})")  # fmt: skip
-    plain = signature.arguments_schema
-    elsewhere = ", ".join([*signature.results_schema, "Tensor"])
-    yield "ELSEWHERE", f"{made.name}_{ELSEWHERE}({plain}) -> " + ("Tensor" if not signature.outputs else f"({elsewhere})")  # fmt: skip
+    yield "SCHEMA", f"{made.name}({signature.arguments_schema}) -> {joined}"
+    yield "ELSEWHERE", f"{made.name}_{ELSEWHERE}({signature.arguments_schema}) -> {elsewhere}"
     yield "INPUTS", tuple(b.name for b in signature.inputs)
     yield "DECLARED", tuple(b.declared for b in signature.inputs)
     yield "CHANGED", tuple(i for i, b in enumerate(signature.inputs) if b.changed)
     yield "OUTPUTS", tuple(b.declared for b in signature.outputs)
     yield "ARGUMENTS", tuple((a.name, a.default) for a in signature.arguments)
     yield "FIELDS", tuple(entry.name for entry in signature.fields)
-    yield "MODES", [
-        {
-            "names": dict(mode.names),
-            "inputs": [(b.dtype, len(b.shape), b.drawn, b.scale, b.low, b.high) for b in mode.inputs],
-            "outputs": [b.dtype for b in mode.outputs],
-        }
-        for mode in signature.modes
-    ]
+    yield (
+        "MODES",
+        [
+            {
+                "names": dict(mode.names),
+                "inputs": [(b.dtype, len(b.shape), b.drawn, b.scale, b.low, b.high) for b in mode.inputs],
+                "outputs": [b.dtype for b in mode.outputs],
+            }
+            for mode in signature.modes
+        ],
+    )
     yield "ARGUMENT_FIELDS", tuple((a.name, a.field) for a in signature.arguments)
-    yield "VARIANTS", [
-        {
-            **table,
-            "mode": made.mode_of(variant),
-            "problem": {entry.name: variant.problem[entry.name] for entry in signature.fields},
-        }
-        for table, variant in zip(made.tables(), made.variants, strict=True)
-    ]
+    yield (
+        "VARIANTS",
+        [
+            {
+                **table,
+                "mode": made.mode_of(variant),
+                "problem": {entry.name: variant.problem[entry.name] for entry in signature.fields},
+            }
+            for table, variant in zip(made.tables(), made.variants, strict=True)
+        ],
+    )
 
 
 def _python_constant(name: str, value: Any) -> str:
@@ -429,9 +435,8 @@ def _sizes(buffers: Sequence[Buffer]) -> str:
 
 
 def _python_results(index: int, mode: Mode) -> str:
-    return (
-        f'def results_{index}(shape):\n    """Return the sizes of the results."""\n    return {_sizes(mode.outputs)}\n\n'
-    )
+    lines = [f"def results_{index}(shape):", '    """Return the sizes of the results."""']
+    return "\n".join([*lines, f"    return {_sizes(mode.outputs)}\n\n"])
 
 
 def _python_refusal(made: Description, index: int) -> str:

@@ -1,8 +1,8 @@
 """Arguments and results of an operator, and how the fields of the problem follow from the shapes of its inputs.
 
-The inputs are those of the workload, in its order. A field whose value is an extent of an input follows from the shape,
-as does a field that an extent is a multiple or a fraction of. All other numeric fields become keyword arguments. Fields
-with names as values, for example `dtype`, follow from the data types of the inputs.
+The inputs are those of the workload, in its order. A field follows from the shapes if an extent of an input is the
+field, or a multiple or fraction of it. All other numeric fields become keyword arguments. Fields with names as values,
+for example `dtype`, follow from the data types of the inputs.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Signature:
     fields: tuple[ProblemField, ...]
     """Numeric fields of the problem, in declared order."""
     modes: tuple[Mode, ...]
-    """Combinations of names, which the data types of the inputs tell apart."""
+    """Combinations of names, which the data types of the inputs distinguish."""
     arguments: tuple[Argument, ...]
     """Keyword arguments."""
 
@@ -155,16 +155,16 @@ def signature_of(kernel: Kernel, traced: Sequence[tuple[Problem, Traces]]) -> Si
     found = tuple(modes.values())
     _check_modes(kernel, found)
     missing = [e for e in fields if any(e.name not in {d.field for d in mode.derived} for mode in found)]
-    names = _identifiers([*(b.declared for b in found[0].inputs), *(e.name.lower() for e in missing)])
+    plain = _identifiers([*(b.declared for b in found[0].inputs), *(e.name.lower() for e in missing)])
     arguments = tuple(
         Argument(name, e.name, e.default if isinstance(e.default, int) else None)
-        for e, name in zip(missing, names[len(found[0].inputs) :], strict=True)
+        for e, name in zip(missing, plain[len(found[0].inputs) :], strict=True)
     )
     return Signature(fields, found, arguments)
 
 
 def _identifiers(names: Sequence[str]) -> list[str]:
-    """Return a different name for each name, which is no keyword of C++ or Python."""
+    """Return a different name for each name; none is a keyword of C++ or Python."""
     found: list[str] = []
     for name in names:
         plain = cpp_names([name])[name]
@@ -224,11 +224,12 @@ def _solved(formula: Formula, index: int, axis: int) -> Derived | None:
 
 
 def _check_modes(kernel: Kernel, modes: Sequence[Mode]) -> None:
-    """Refuse modes that the data types of the inputs do not tell apart, or with different inputs.
+    """Refuse modes that the data types of the inputs do not distinguish, or with different inputs.
 
     Raises:
         KernelError: two modes are too similar or too different.
     """
+
     def words(mode: Mode) -> str:
         return " ".join(f"{name}={value}" for name, value in mode.names.items())
 
@@ -244,6 +245,6 @@ def _check_modes(kernel: Kernel, modes: Sequence[Mode]) -> None:
         for other in modes[:index]:
             if [b.dtype for b in mode.inputs] == [b.dtype for b in other.inputs]:
                 raise KernelError(
-                    f"kernel {kernel.name}: the data types of the inputs do not tell {words(mode)} from "
+                    f"kernel {kernel.name}: the data types of the inputs do not distinguish {words(mode)} from "
                     f"{words(other)}; pack these problems separately"
                 )

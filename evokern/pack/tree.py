@@ -1,6 +1,7 @@
-"""Dispatch of an operator: a decision tree over the problem's fields, whose leaves list variants in order of preference.
+"""Dispatch of an operator: a decision tree over the problem's fields, whose leaves list variants.
 
-A leaf's first variant that takes the shape runs; if none does, the leaf's baseline runs.
+The variants of a leaf are in the order of preference. The first variant that takes the shape runs; if none does, the
+leaf's baseline runs.
 """
 
 from __future__ import annotations

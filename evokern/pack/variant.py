@@ -127,7 +127,8 @@ class Variant:
             launches.append(self._launch(launch, buffers) | {"first": first, "arguments": arguments})
         return {
             "title": self.title, "capability": self.capability, "alignment": self.alignment,
-            "large_cluster": self.large_cluster, "keeps_state": self.keeps_state, "symbols": list(self.symbols), "launches": launches,
+            "large_cluster": self.large_cluster, "keeps_state": self.keeps_state,
+            "symbols": list(self.symbols), "launches": launches,
             "workspaces": [
                 {"number": number + index, "zero": self.traces.tensors[name].initial == "zero"}
                 for index, name in enumerate(self.workspaces)

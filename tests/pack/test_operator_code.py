@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import random
-import re
 import types
 from typing import Any
 
 import pytest
-from paths import DATA
 
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Scalar
-from evokern.declaration.render import macros
-from evokern.errors import EvokernError, KernelError
 from evokern.hardware.profiles import CHIPS
 from evokern.pack.from_study import describe
-from evokern.pack.operator_code import Description, cpp_code, python_code
+from evokern.pack.operator_code import Description, python_code
 from evokern.pack.variant import variant_of
-from evokern.study.discovery import find_kernel, load_kernel
+from evokern.study.discovery import find_kernel
 
 L4 = CHIPS["l4"]
 CASES = (

@@ -20,9 +20,7 @@ STUDIES = {
 
 
 @pytest.mark.parametrize("kernel", STUDIES)
-def test_a_searched_kernel_becomes_an_operator(
-    kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_searched_kernel_becomes_an_operator(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package passes its self-test with the C++ library, and launched from Python."""
     monkeypatch.chdir(tmp_path)
     Path("study.toml").write_text(f'kernel = "{kernel}"\nproblems = ["{STUDIES[kernel]}"]\nbudget = "20s"\n')

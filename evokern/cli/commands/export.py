@@ -67,8 +67,8 @@ def export(
         typer.Option(
             "--format",
             help="cu: one trial as a CUDA program. t4: all trials, for other auto-tuners. t1: the search space, for "
-            "other auto-tuners. trace: a timeline of the search, for Perfetto. torch: one trial as a Python package with "
-            "an operator for torch.",
+            "other auto-tuners. trace: a timeline of the search, for Perfetto. torch: a Python package with one trial "
+            "as an operator for torch.",
         ),
     ] = Format.CU,
     trial: TrialOption = None,
@@ -85,8 +85,8 @@ def export(
         bool,
         typer.Option(
             "--force",
-            help="Export a trial even if its verification failed, or its program fails on the GPU. With --format torch, "
-            "also a trial that is not verified.",
+            help="Export a trial even if its verification failed, or its program fails on the GPU. For --format torch, "
+            "also export a trial that is not verified.",
         ),
     ] = False,
     reference: ReferenceOption = None,
@@ -105,8 +105,8 @@ def export(
     launch and arguments. The command lists the parts that T1 cannot express. A trace shows each trial on the timeline
     of its worker; open it at ui.perfetto.dev.
 
-    The package for torch contains the machine code, a library that launches it, and a torch function for all shapes
-    that the kernel does not take. `pip install` needs no compiler. The trial must be verified.
+    The package for torch contains the machine code and a library that launches it. All shapes that the kernel does not
+    take run a torch function. `pip install` needs no compiler. The trial must be verified.
     """
     from evokern.export import export_trial
     from evokern.export.banner import build_commands

@@ -8,14 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib  # type: ignore[no-redef]
 
 _TAG = "py3-none-linux_x86_64"
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -51,7 +47,9 @@ def build_wheel(folder: str, settings: Any = None, metadata: str | None = None) 
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: evokern\nRoot-Is-Purelib: false\nTag: {_TAG}\n".encode()
     if Path("LICENSE").is_file():
         files[f"{info}/licenses/LICENSE"] = Path("LICENSE").read_bytes()
-    digests = {path: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=") for path, data in files.items()}
+    digests = {
+        path: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=") for path, data in files.items()
+    }
     rows = [f"{path},sha256={digest.decode()},{len(files[path])}" for path, digest in digests.items()]
     files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
     wheel = f"{name}-{version}-{_TAG}.whl"

@@ -32,7 +32,8 @@ class _Attribute(ctypes.Structure):
 
 class _Config(ctypes.Structure):
     _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
-                ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint)]  # fmt: skip
+                ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)),
+                ("count", ctypes.c_uint)]  # fmt: skip
 
 
 class Launcher:

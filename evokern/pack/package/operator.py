@@ -34,7 +34,7 @@ class Problem(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which code serves a call, and why."""
+    """The code that serves a call, with the reason."""
 
     variant: int | None
     """Number of the variant; None for a baseline."""
@@ -56,6 +56,7 @@ class Operator:
         rules: Any,
         baselines: Sequence[tuple[str, Callable[..., Mapping[str, torch.Tensor]]]],
         folder: Path,
+        launcher: Any,
     ) -> None:
         """Register the operator.
 
@@ -64,6 +65,7 @@ class Operator:
             rules: the module `rules`.
             baselines: name and function of each baseline; the function takes the problem and the inputs by name.
             folder: folder with the machine code and the library.
+            launcher: class that launches from Python, if the library cannot be used.
         """
         self.namespace, self.rules, self.baselines = namespace, rules, baselines
         self.title = f"{namespace}::{rules.NAME}"
@@ -73,19 +75,19 @@ class Operator:
         self._warned: set[int] = set()
         self._lock = threading.Lock()
         self._no_message = torch.empty(0, dtype=torch.uint8)
-        self._torch = torch.library.Library(namespace, "DEF")
+        library: Any = torch.library.Library
+        self._torch = library(namespace, "DEF")
         self._torch.define(rules.SCHEMA, tags=_tags())
         self._torch.define(rules.ELSEWHERE)
         torch.library.register_fake(self.title, self._fake, lib=self._torch)
-        torch.library.register_autograd(self.title, self._gradient, lib=self._torch)
+        if not rules.CHANGED:  # torch has no gradients for operators that change an input
+            torch.library.register_autograd(self.title, self._gradient, lib=self._torch)
         elsewhere = f"{rules.NAME}_elsewhere"
         self._torch.impl(elsewhere, self._elsewhere, "CompositeExplicitAutograd")
         self._torch.impl(rules.NAME, self._run_baseline, "CPU")
         self.library, self.launch = self._loaded(folder / "operator.so")
         if self.library is None:
-            from ._launcher import Launcher
-
-            self._launcher = Launcher(rules.VARIANTS, self.codes)
+            self._launcher = launcher(rules.VARIANTS, self.codes)
             self._torch.impl(rules.NAME, self._launch, "CUDA")
         self.call = getattr(getattr(torch.ops, namespace), rules.NAME).default
 
@@ -146,7 +148,9 @@ class Operator:
         given = [one.dtype for one in inputs]
         if given in known:
             return known.index(given)
-        place = next(i for i, dtype in enumerate(given) if all(types[i] != dtype for types in known) or i + 1 == len(given))
+        place = next(
+            i for i, dtype in enumerate(given) if all(types[i] != dtype for types in known) or i + 1 == len(given)
+        )
         taken = " or ".join(dict.fromkeys(str(types[place]) for types in known))
         raise RuntimeError(
             f"{self.title}: {self.rules.INPUTS[place]} has the data type {given[place]}; the operator takes {taken}"
@@ -264,7 +268,7 @@ class Operator:
     # ---- for the user
 
     def explain(self, inputs: Sequence[torch.Tensor], arguments: Sequence[int]) -> Explanation:
-        """Return which variant or baseline serves a call, and why; the call does not run."""
+        """Return the variant or baseline that would serve a call, and the reason; the call does not run."""
         shape = self.shape_of(inputs, arguments)
         variant, baseline, reason = self._choice(inputs, shape)
         if variant is None:
@@ -280,7 +284,9 @@ class Operator:
         with self._lock:
             baselines = dict(self._counts)
         return {
-            "variants": {f"{i}: {v['title']}": n for i, (v, n) in enumerate(zip(self.rules.VARIANTS, calls, strict=True))},
+            "variants": {
+                f"{i}: {v['title']}": n for i, (v, n) in enumerate(zip(self.rules.VARIANTS, calls, strict=True))
+            },
             "baselines": baselines,
             "launch": self.launch,
         }
@@ -296,7 +302,8 @@ def _capability(device: torch.device) -> int:
 
 def _tags() -> tuple[Any, ...]:
     """Return the tags of the operator: compilers must pass inputs with the strides that the program gave them."""
-    return tuple(getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, name))  # fmt: skip
+    names = ("pt2_compliant_tag", "needs_exact_strides")
+    return tuple(getattr(torch.Tag, name) for name in names if hasattr(torch.Tag, name))
 
 
 def _joined(results: Sequence[torch.Tensor]) -> Any:

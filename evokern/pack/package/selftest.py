@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ MOST_ELEMENTS = 2**25
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
 
-class Failed(Exception):
+class CheckFailedError(Exception):
     """A check failed; the message gives the reason."""
 
 
@@ -50,7 +51,7 @@ class SelfTest:
         torch.manual_seed(seed)
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """Yield the name and the function of each check; the function returns a detail or raises `Failed`."""
+        """Yield the name and the function of each check; the function returns a detail or raises `CheckFailedError`."""
         yield "files are as packed", self.files
         yield "C++ and Python dispatch agree", self.dispatch
         yield "opcheck", self.opcheck
@@ -59,7 +60,7 @@ class SelfTest:
         yield "gradient is refused", self.gradient
         if self.device.type == "cuda":
             for number in self.here():
-                yield f"variant {number} is right", lambda number=number: self.right(number)
+                yield f"variant {number} is right", partial(self.right, number)
             yield "misaligned input", self.misaligned
             yield "another stream, another thread", self.streams
             yield "CUDA graph", self.graph
@@ -114,7 +115,7 @@ class SelfTest:
         facts = json.loads((self.folder / "provenance.json").read_text(encoding="utf-8"))
         for name, digest in facts["digests"].items():
             if hashlib.sha256((self.folder / name).read_bytes()).hexdigest() != digest:
-                raise Failed(f"{name} was changed after packing")
+                raise CheckFailedError(f"{name} was changed after packing")
         return f"{len(facts['digests'])} files"
 
     def dispatch(self) -> str:
@@ -128,14 +129,14 @@ class SelfTest:
             values = (ctypes.c_int64 * len(shape))(*shape)
             chosen = self.rules.choose(shape)
             if library.evokern_choose(values) != chosen:
-                raise Failed(f"at {shape}: C++ chooses {library.evokern_choose(values)}, Python {chosen}")
+                raise CheckFailedError(f"at {shape}: C++ chooses {library.evokern_choose(values)}, Python {chosen}")
             if chosen >= 0:
                 taken += 1
                 wanted = self.rules.NUMBERS[chosen](shape)
                 numbers = (ctypes.c_int64 * len(wanted))()
                 library.evokern_numbers(chosen, values, numbers)
                 if tuple(numbers) != tuple(wanted):
-                    raise Failed(f"at {shape}: C++ launches {tuple(numbers)}, Python {wanted}")
+                    raise CheckFailedError(f"at {shape}: C++ launches {tuple(numbers)}, Python {wanted}")
         return f"{SHAPES} shapes, {taken} of them for variants"
 
     def small(self) -> tuple[list[torch.Tensor], dict[str, int]]:
@@ -175,9 +176,9 @@ class SelfTest:
                 self.operator.call(*given, **arguments)
             except (RuntimeError, TypeError) as error:
                 if "API call failed" in str(error) or not str(error):
-                    raise Failed(f"{name}: the message is {error}") from error
+                    raise CheckFailedError(f"{name}: the message is {error}") from error
             else:
-                raise Failed(f"{name}: the call did not fail")
+                raise CheckFailedError(f"{name}: the call did not fail")
         return ", ".join(bad)
 
     def gradient(self) -> str:
@@ -194,7 +195,7 @@ class SelfTest:
             if "has no gradient" in str(error):
                 return ""
             raise
-        raise Failed("backward did not raise an error")
+        raise CheckFailedError("backward did not raise an error")
 
     def right(self, number: int) -> str:
         """Compare a variant with the float64 reference at the study's shape and at others."""
@@ -222,7 +223,9 @@ class SelfTest:
         results = self._results(self.operator.call(*[one.clone() for one in inputs], **arguments))
         served = [a - b for a, b in zip(self.operator.stats()["variants"].values(), before.values(), strict=True)]
         if self.operator.rules.choose(shape) == number and served[number] != 1:
-            raise Failed(f"at {shape}: the call was served by {self.operator.explain(inputs, list(arguments.values()))}")
+            raise CheckFailedError(
+                f"at {shape}: the call was served by {self.operator.explain(inputs, list(arguments.values()))}"
+            )
         named = dict(zip(self.rules.DECLARED, inputs, strict=True))
         problem = self.operator.problem_of(shape)
         exact = {name: one.double() if one.is_floating_point() else one for name, one in named.items()}
@@ -233,13 +236,13 @@ class SelfTest:
             reference = wanted[name].double()
             if not result.is_floating_point():
                 if not torch.equal(result.double(), reference):
-                    raise Failed(f"at {shape}: {name} differs from the reference")
+                    raise CheckFailedError(f"at {shape}: {name} differs from the reference")
                 continue
             unit = ROUNDOFF.get(result.dtype, 2.0**-3) * reference.abs().max().item()
             allowed = 4 * max((plain[name].double() - reference).abs().max().item(), unit)
             error = (result.double() - reference).abs().max().item()
             if not error <= allowed:
-                raise Failed(f"at {shape}: {name} has the error {error:.3g}; {allowed:.3g} is allowed")
+                raise CheckFailedError(f"at {shape}: {name} has the error {error:.3g}; {allowed:.3g} is allowed")
             worst = max(worst, error / allowed)
         return worst
 
@@ -250,11 +253,11 @@ class SelfTest:
         """Compare two results bit by bit.
 
         Raises:
-            Failed: they differ.
+            CheckFailedError: they differ.
         """
         for one, two in zip(self._results(first), self._results(second), strict=True):
             if one.shape != two.shape or one.dtype != two.dtype or not torch.equal(_bits(one), _bits(two)):
-                raise Failed(f"the result of the {what} differs")
+                raise CheckFailedError(f"the result of the {what} differs")
 
     def misaligned(self) -> str:
         """Pass an input that does not start at a multiple of 16 bytes."""
@@ -275,7 +278,7 @@ class SelfTest:
         found: list[Any] = []
 
         def work() -> None:
-            stream = torch.cuda.Stream()
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream):
                 found.extend(self.operator.call(*inputs, **arguments) for _ in range(20))
             stream.synchronize()
@@ -286,7 +289,7 @@ class SelfTest:
         for thread in threads:
             thread.join()
         if len(found) != 40:
-            raise Failed(f"{40 - len(found)} calls failed in a thread")
+            raise CheckFailedError(f"{40 - len(found)} calls failed in a thread")
         for one in found:
             self.same(one, wanted, "call on another stream")
         return "2 streams"
@@ -315,7 +318,9 @@ class SelfTest:
         for index in range(count):
             moved = [one.to(f"cuda:{index}") for one in inputs]
             result = self._results(self.operator.call(*moved, **arguments))
-            self.same(tuple(one.to(self.device) for one in result), tuple(self._results(wanted)), f"call on cuda:{index}")
+            self.same(
+                tuple(one.to(self.device) for one in result), tuple(self._results(wanted)), f"call on cuda:{index}"
+            )
         return f"{count}"
 
     # ---- times
@@ -326,9 +331,9 @@ class SelfTest:
             shape = self.shape(number)
             inputs, arguments = self.inputs(shape)
             problem, named = self.operator.problem_of(shape), dict(zip(self.rules.DECLARED, inputs, strict=True))
-            calls: dict[str, Callable[[], Any]] = {f"variant {number}": lambda i=inputs, a=arguments: self.function(*i, **a)}
+            calls: dict[str, Callable[[], Any]] = {f"variant {number}": partial(self.function, *inputs, **arguments)}
             for name, run in self.baselines.BASELINES:
-                calls[name] = lambda run=run, p=problem, n=named: run(p, n)
+                calls[name] = partial(run, problem, named)
             with torch.no_grad():
                 for name, call in calls.items():
                     try:
@@ -361,12 +366,12 @@ def _gpu_us(call: Callable[[], Any], calls: int = 20, rounds: int = 15) -> float
             call()
     times = []
     for _ in range(rounds):
-        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         began.record()
         graph.replay()
         ended.record()
         torch.cuda.synchronize()
-        times.append(1000 * began.elapsed_time(ended) / calls)
+        times.append(1000 * float(began.elapsed_time(ended)) / calls)
     return sorted(times)[rounds // 2]
 
 
