@@ -64,6 +64,13 @@ def _range(entry: ProblemField) -> str:
     return condition + (f" && {value} % {entry.multiple_of} == 0" if entry.multiple_of > 1 else "")
 
 
+def field_holds(entry: ProblemField, value: int) -> bool:
+    """Return whether a field can have a value."""
+    if entry.choices:
+        return value in entry.choices
+    return entry.least <= value <= entry.most and value % entry.multiple_of == 0
+
+
 def _range_reason(entry: ProblemField) -> str:
     if entry.choices:
         return f"{entry.name} must be {' or '.join(map(str, entry.choices))}"

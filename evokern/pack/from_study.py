@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evokern.analysis.stored import chip_of, declared_config
 from evokern.compile.nvrtc import compiler_version
-from evokern.declaration.kernel import Kernel
+from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KernelError, StudyError
 from evokern.export.checked import Report
 from evokern.export.from_store import exportable_trial
+from evokern.export.trace import Traces
 from evokern.pack.baseline_code import BaselineModule, baseline_module
 from evokern.pack.folder import Written, package_name, write_package
 from evokern.pack.operator_code import Description
 from evokern.pack.signature import signature_of
-from evokern.pack.tree import Leaf
+from evokern.pack.tree import Leaf, Tree
 from evokern.pack.variant import Variant, variant_of
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord, TrialRecord, Verification, db_option
@@ -99,10 +101,25 @@ def packed_study(
     )
 
 
-def describe(kernel: Kernel, package: str, variants: tuple[Variant, ...]) -> Description:
-    """Return the description of an operator whose variants are tried in their order."""
-    signature = signature_of(kernel, [(one.problem, one.traces) for one in variants])
-    return Description(kernel, package, operator_name(kernel), signature, variants, Leaf(tuple(range(len(variants)))))
+def describe(
+    kernel: Kernel,
+    package: str,
+    variants: tuple[Variant, ...],
+    tree: Tree | None = None,
+    others: Sequence[tuple[Problem, Traces]] = (),
+) -> Description:
+    """Return the description of an operator.
+
+    Args:
+        kernel: the kernel.
+        package: name of the package.
+        variants: its variants.
+        tree: the dispatch; None tries the variants in their order.
+        others: problems that the operator also takes, for example with another data type, before those of variants.
+    """
+    signature = signature_of(kernel, [*others, *((one.problem, one.traces) for one in variants)])
+    tree = Leaf(tuple(range(len(variants)))) if tree is None else tree
+    return Description(kernel, package, operator_name(kernel), signature, variants, tree)
 
 
 def operator_name(kernel: Kernel) -> str:

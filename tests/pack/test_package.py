@@ -217,7 +217,7 @@ def test_declared_state_is_refused() -> None:
     """An operator cannot restore module variables."""
     kernel = load_kernel(DATA / "kernels" / "state")
     with pytest.raises(KernelError, match="declares as state to restore before each call"):
-        described(kernel, "stateful", kernel.workload.small_problems[0])
+        described(kernel, "stateful", kernel.workload.small_problems[0], KEEPS="restored")
 
 
 def test_code_with_module_variables_is_loaded_for_each_stream() -> None:
