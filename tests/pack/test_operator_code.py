@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import types
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch  # noqa: F401 (the library refers to its symbols)
+from paths import ROOT
 
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Scalar
 from evokern.hardware.profiles import CHIPS
 from evokern.pack.from_study import describe
-from evokern.pack.operator_code import Description, python_code
+from evokern.pack.library import build_library
+from evokern.pack.operator_code import Description, cpp_code, python_code
+from evokern.pack.tree import CAPABILITY, MODE, Leaf, Split, Tree
 from evokern.pack.variant import variant_of
 from evokern.study.discovery import find_kernel
 
 L4 = CHIPS["l4"]
+OPERATOR_H = (ROOT / "evokern/pack/package/operator.h").read_text()
 CASES = (
     ("rmsnorm", "ROWS=64 COLS=1024", {}),
     ("rmsnorm", "ROWS=16 COLS=16384 residual=add dtype=bf16", {"ROW_SUM": "two_launches"}),
@@ -72,3 +80,31 @@ def test_launches_are_those_of_the_kernel(name: str, problem: str, changes: dict
         assert check(kernel, variant.config, [other], L4, essential=True) is None
         taken += 1
     assert taken > 10
+
+
+def test_a_tree_reads_the_same_in_cpp_and_python(tmp_path: Path) -> None:
+    """A random tree over all fields chooses the same in `operator.so` and `rules.py` on 10,000 shapes."""
+    kernel, rng = find_kernel("rmsnorm"), random.Random(5)
+    made = described(kernel, "ROWS=64 COLS=1024", "ROWS=64 COLS=512", "ROWS=64 COLS=1024 dtype=bf16", package="grown")
+
+    def tree(depth: int) -> Tree:
+        if depth == 0:
+            return Leaf(tuple(rng.sample(range(3), rng.randint(0, 3))))
+        field, most = rng.choice([("ROWS", 2 ** rng.randint(0, 14)), ("COLS", 600), (MODE, 0), (CAPABILITY, 88)])
+        return Split(field, most, tree(depth - 1), tree(depth - 1))
+
+    made = replace(made, tree=tree(5))
+    built = build_library({"operator.h": OPERATOR_H, "operator.cpp": cpp_code(made)})
+    if built.data is None:
+        pytest.skip(built.text)
+    (tmp_path / "operator.so").write_bytes(built.data)
+    library, rules = ctypes.CDLL(str(tmp_path / "operator.so")), rules_of(made)
+    found = set()
+    for _ in range(10_000):
+        shape = rules.Shape(
+            rng.choice([89, 89, 75]), rng.randint(0, 1), rng.randint(1, 2**15), rng.choice([512, 1024, 999])
+        )
+        chosen = rules.choose(shape)
+        assert library.evokern_choose((ctypes.c_int64 * 4)(*shape)) == chosen
+        found.add(chosen)
+    assert len(found) > 2

@@ -88,7 +88,7 @@ def test_a_cpu_tensor_goes_to_the_baseline_and_is_counted(package: Any) -> None:
         (lambda x, w: (x, w.bfloat16()), "weight has the data type torch.bfloat16"),
         (lambda x, w: (x[0], w), "x has 1 dimensions; the operator takes 2"),
         (lambda x, w: (x[:0], w), "x has no elements: its shape is [0, 1024]"),
-        (lambda x, w: (x[:, ::2], w[:512]), "x is not contiguous: it has the shape [64, 512] and the strides [1024, 2]"),
+        (lambda x, w: (x[:, ::2], w[:512]), "x is not contiguous: it has the shape [64, 512] and the strides"),
         (lambda x, w: (x, w[:512]), "weight has the shape [512], but with the other inputs it must have [1024]"),
         (lambda x, w: (x, w.to("meta")), "weight is on meta, but x is on cpu"),
         (
@@ -230,12 +230,12 @@ def test_other_inputs_are_another_operator() -> None:
     """Problems with and without a residual have different inputs; those with two layouts have the same types."""
     with pytest.raises(KernelError, match="residual=add has other inputs or outputs than dtype=f16 residual=none"):
         described(find_kernel("rmsnorm"), "two", NORM[0], NORM[0] + " residual=add")
-    with pytest.raises(KernelError, match="the data types of the inputs do not distinguish .*layout=nt"):
+    with pytest.raises(KernelError, match=r"the data types of the inputs do not distinguish .*layout=nt"):
         described(find_kernel("matmul"), "two", "M=64 N=512 K=512", "M=64 N=512 K=512 layout=nt")
 
 
 def test_a_baseline_must_stand_alone() -> None:
-    """A baseline that uses evokern, or compiles itself, is left out with its reason; so the reference takes its place."""
+    """A baseline that uses evokern, or compiles itself, is left out; the reference takes its place."""
     source = """
 from evokern import Baseline, Workload, divides
 import torch
@@ -261,9 +261,13 @@ work = Workload(reference=double, baselines=(Baseline("a", slow), Baseline("b", 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("torch", "is the name of another package"), ("json", "is the name of another package"), ("1x", "cannot be imported"),
-     ("class", "cannot be imported")],
-)  # fmt: skip
+    [
+        ("torch", "is the name of another package"),
+        ("json", "is the name of another package"),
+        ("1x", "cannot be imported"),
+        ("class", "cannot be imported"),
+    ],
+)
 def test_a_package_needs_a_name_of_its_own(name: str, message: str, tmp_path: Path) -> None:
     """The folder names the package."""
     with pytest.raises(UsageError, match=message):
