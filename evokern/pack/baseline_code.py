@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from evokern.declaration.kernel import Kernel
 from evokern.errors import KernelError
+from evokern.escaping import in_comment
 
 REFERENCE = "float64 reference"
 """Name of the baseline that is the reference, for kernels without others."""
@@ -80,7 +81,7 @@ class _NotCopiedError(Exception):
 
 def _text(kernel: str, definitions: Sequence[str], found: dict[str, list[str]], reference: Sequence[str]) -> str:
     lines = [
-        f'"""Baselines of {kernel}, copied from its declaration by evokern. Do not edit."""\n',
+        in_comment(f"# Baselines of {kernel}, copied from its declaration by evokern. Do not edit.") + "\n",
         "from __future__ import annotations\n",
         *definitions,
         "",

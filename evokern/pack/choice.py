@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from evokern.pack.tree import Leaf, Split, Tree, leaf_of
 
@@ -114,7 +115,7 @@ def _grown(samples: list[Sample], chosen: tuple[int, ...], fields: tuple[str, ..
     best: tuple[float, str, int] | None = None
     for field in fields:
         values = sorted({sample.values[field] for sample in samples})
-        for low, high in zip(values, values[1:], strict=False):
+        for low, high in pairwise(values):
             most = max(low, math.isqrt(low * high)) if low > 0 else low
             parts = [[s for s in samples if (s.values[field] <= most) == side] for side in (True, False)]
             split_cost = sum(_best_leaf(part, chosen)[1] for part in parts)
@@ -156,7 +157,7 @@ def tree_cost(tree: Tree, samples: Iterable[Sample]) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a dispatch costs on some shapes."""
+    """Costs of a dispatch on some shapes."""
 
     own_share: float
     """Share of the weight that own variants serve."""
@@ -169,7 +170,7 @@ class Summary:
 
 
 def summary_of(tree: Tree, samples: Sequence[Sample]) -> Summary:
-    """Return what a tree costs on some shapes."""
+    """Return the costs of a tree on some shapes."""
     weight = own = loss = gain = compared = 0.0
     slower = 0
     for sample in samples:

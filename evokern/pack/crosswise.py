@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.candidates import TrialUnderTest, device_for, evaluate, running_device
+from evokern.analysis import candidates
+from evokern.analysis.candidates import TrialUnderTest, device_for, running_device
 from evokern.declaration.genes import Config
 from evokern.errors import StoreError
 from evokern.files import is_file, read_text, write_whole
@@ -73,7 +74,7 @@ class CrosswiseTimes:
             report(f"measuring {len(missing)} candidates at {entry['problem']} on {record.device}")
             device = device_for(record, None)
             with running_device(device, subject.task()) as started:
-                evaluations = evaluate(device, missing)
+                evaluations = candidates.evaluate(device, missing)
             for config, one in zip(missing, evaluations, strict=True):
                 entry["times"][config_key(config)] = one.time_us if one.passed_gate else None
             entry["baselines"] |= {

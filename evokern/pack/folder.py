@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import UsageError
+from evokern.escaping import in_markdown
 from evokern.files import make_folder, write_whole
 from evokern.pack.baseline_code import BaselineModule
 from evokern.pack.library import OLDEST_TORCH, build_library
-from evokern.pack.operator_code import Description, cpp_code, python_code
+from evokern.pack.operator_code import Description, cpp_code, in_docstring, python_code
 from evokern.version import __version__
 
 PROVENANCE = "provenance.json"
@@ -191,7 +192,7 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def {made.name}({typed}, *, {keywords}) -> {result}:
-    """Return {", ".join(buffer.declared for buffer in signature.outputs) or "nothing"}.
+    """Return {in_docstring(", ".join(buffer.declared for buffer in signature.outputs)) or "nothing"}.
 
     Args:
 {_argument_docs(made)}
@@ -221,7 +222,7 @@ __all__ = ["Explanation", "explain", "{made.name}", "stats"]
 
 def _argument_docs(made: Description) -> str:
     signature = made.signature
-    docs = {entry.name: entry.doc for entry in signature.fields}
+    docs = {entry.name: in_docstring(entry.doc) for entry in signature.fields}
     lines = []
     for place, buffer in enumerate(signature.inputs):
         types = " or ".join(dict.fromkeys(mode.inputs[place].dtype for mode in signature.modes))
@@ -234,9 +235,11 @@ def _argument_docs(made: Description) -> str:
 
 def _readme(made: Description, baselines: BaselineModule, launch: str) -> str:
     rows = "\n".join(
-        f"| {index} | {variant.title} | sm_{variant.capability} |" for index, variant in enumerate(made.variants)
+        f"| {index} | {in_markdown(variant.title)} | sm_{variant.capability} |"
+        for index, variant in enumerate(made.variants)
     )
     inputs = ", ".join(buffer.name for buffer in made.signature.inputs)
+    names = in_markdown(", ".join(baselines.names))
     return f"""\
 # {made.package}
 
@@ -258,8 +261,8 @@ torch.compile({made.name}, fullgraph=True)({inputs})
 |---|---|---|
 {rows}
 
-Calls that no variant takes run a baseline of torch: {", ".join(baselines.names)}. `explain({inputs})` names the code
-that serves a call, and `stats()` counts the calls. Kernels are launched by: {launch}.
+Calls that no variant takes run a baseline of torch: {names}. `explain({inputs})` names the code that serves a call, and
+`stats()` counts the calls. Kernels are launched by: {launch}.
 
 `{made.package}/{PROVENANCE}` states the origin of each file.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,7 +71,7 @@ class _Key:
 
 @dataclass(frozen=True)
 class PackedSweep:
-    """A package with several variants, and what its dispatch costs."""
+    """A package with several variants, and the costs of its dispatch."""
 
     written: Written
     """The package."""
@@ -82,7 +82,7 @@ class PackedSweep:
     variants: tuple[str, ...]
     """Titles of the variants."""
     summary: Summary
-    """What the dispatch costs at the searched problems."""
+    """Costs of the dispatch at the searched problems."""
     without: tuple[str, ...]
     """Studies without a champion, whose problems go to the baseline."""
 
@@ -340,7 +340,7 @@ def _facts(
 
 
 def in_words(summary: Summary, studies: int) -> Iterator[str]:
-    """Yield lines about what a dispatch costs."""
+    """Yield lines about the costs of a dispatch."""
     yield (
         f"at the {count_noun(studies, 'searched problem')}: own variants serve {100 * summary.own_share:.0f} % of the "
         f"weight, {100 * summary.loss:.1f} % slower than the best candidate of each problem"

@@ -11,10 +11,10 @@ from pprint import pformat
 from typing import Any
 
 from evokern.declaration.kernel import Kernel
-from evokern.escaping import c_string
+from evokern.escaping import c_string, in_comment, visible
 from evokern.export.formula import cpp, member, python
 from evokern.export.launcher import conditions
-from evokern.pack.signature import TORCH_TYPES, Argument, Buffer, Derived, Mode, Signature
+from evokern.pack.signature import TORCH_TYPES, Derived, Mode, OperatorArgument, OperatorBuffer, Signature
 from evokern.pack.tree import CAPABILITY, MODE, Leaf, Tree
 from evokern.pack.variant import Variant
 
@@ -101,7 +101,7 @@ def _cpp_shape(made: Description) -> str:
     return f"struct Shape {{\n  int64_t {', '.join(f'{name} = 0' for name in members)};\n}};\n"
 
 
-def _cpp_read(index: int, mode: Mode, arguments: Sequence[Argument]) -> str:
+def _cpp_read(index: int, mode: Mode, arguments: Sequence[OperatorArgument]) -> str:
     lines = [
         "// Reads the shape of a call; returns false if the shapes of the inputs do not fit each other.",
         f"bool read_{index}(const int64_t* const* sizes, [[maybe_unused]] const int64_t* arguments, Shape& shape) {{",
@@ -130,7 +130,7 @@ def _cpp_takes(made: Description, index: int) -> str:
     rules = [f"({condition})" for condition, _, _ in conditions(made.kernel, variant.traces)]
     own = [f"shape.{CAPABILITY} == {variant.capability}", f"shape.{MODE} == {made.mode_of(variant)}", *rules]
     joined = " &&\n         ".join(own)
-    return f"// {variant.title}\nbool takes_{index}(const Shape& shape) {{\n  return {joined};\n}}\n"
+    return f"{in_comment('// ' + variant.title)}\nbool takes_{index}(const Shape& shape) {{\n  return {joined};\n}}\n"
 
 
 def _cpp_split(field: str, most: int) -> str:
@@ -168,7 +168,10 @@ def _tree_code(tree: Tree, depth: int, split: Any, leaf: Any, end: str = "  }") 
 
 
 def _cpp_numbers(index: int, variant: Variant) -> str:
-    rows = [f"  n[{place}] = {cpp(formula)};  // {what}" for place, (what, formula) in enumerate(variant.numbers())]
+    rows = [
+        f"  n[{place}] = {cpp(formula)};  {in_comment('// ' + what)}"
+        for place, (what, formula) in enumerate(variant.numbers())
+    ]
     head = f"void numbers_{index}([[maybe_unused]] const Shape& shape, int64_t* n) {{"
     return "\n".join([head, *rows, "}\n"])
 
@@ -428,7 +431,7 @@ def _python_read(index: int, mode: Mode, signature: Signature) -> str:
     )
 
 
-def _sizes(buffers: Sequence[Buffer]) -> str:
+def _sizes(buffers: Sequence[OperatorBuffer]) -> str:
     """Return the sizes of buffers as a list in Python."""
     tuples = ("(" + "".join(f"{python(extent)}, " for extent in buffer.shape).strip() + ")" for buffer in buffers)
     return f"[{', '.join(tuples)}]"
@@ -443,7 +446,7 @@ def _python_refusal(made: Description, index: int) -> str:
     variant = made.variants[index]
     lines = [
         f"def refusal_{index}(shape):",
-        f'    """Return why this variant does not take a shape; empty if it does: {_in_docstring(variant.title)}."""',
+        f'    """Return why this variant does not take a shape; empty if it does: {in_docstring(variant.title)}."""',
         f"    if shape.{CAPABILITY} != {variant.capability}:",
         f"        return {f'it was compiled for sm_{variant.capability}'!r}",
         f"    if shape.{MODE} != {made.mode_of(variant)}:",
@@ -454,12 +457,13 @@ def _python_refusal(made: Description, index: int) -> str:
     return "\n".join([*lines, "    return ''\n\n"])
 
 
-def _in_docstring(text: str) -> str:
-    return text.replace("\\", "/").replace('"', "'")
+def in_docstring(text: str) -> str:
+    """Return a text that cannot end a docstring."""
+    return visible(text).replace("\\", "/").replace('"', "'")
 
 
 def _python_numbers(index: int, variant: Variant) -> str:
-    rows = [f"        {python(formula)},  # {what}" for what, formula in variant.numbers()]
+    rows = [f"        {python(formula)},  {in_comment('# ' + what)}" for what, formula in variant.numbers()]
     head = [f"def numbers_{index}(shape):", '    """Return the numbers of the launches."""', "    return ("]
     return "\n".join([*head, *rows, "    )\n\n"])
 

@@ -29,7 +29,7 @@ _RESERVED = ("self", "out", "copy")
 
 
 @dataclass(frozen=True)
-class Buffer:
+class OperatorBuffer:
     """An input or output of the operator."""
 
     name: str
@@ -74,16 +74,16 @@ class Mode:
 
     names: Mapping[str, str]
     """Field with names as values → value."""
-    inputs: tuple[Buffer, ...]
+    inputs: tuple[OperatorBuffer, ...]
     """Inputs in the order of the workload."""
-    outputs: tuple[Buffer, ...]
+    outputs: tuple[OperatorBuffer, ...]
     """Results in the order of the workload, without inputs that the operator changes."""
     derived: tuple[Derived, ...]
     """Fields that follow from shapes, in an order in which each step needs only earlier ones."""
 
 
 @dataclass(frozen=True)
-class Argument:
+class OperatorArgument:
     """A numeric field that the caller passes."""
 
     name: str
@@ -102,16 +102,16 @@ class Signature:
     """Numeric fields of the problem, in declared order."""
     modes: tuple[Mode, ...]
     """Combinations of names, which the data types of the inputs distinguish."""
-    arguments: tuple[Argument, ...]
+    arguments: tuple[OperatorArgument, ...]
     """Keyword arguments."""
 
     @property
-    def inputs(self) -> tuple[Buffer, ...]:
+    def inputs(self) -> tuple[OperatorBuffer, ...]:
         """Inputs of the first mode; those of other modes have the same names."""
         return self.modes[0].inputs
 
     @property
-    def outputs(self) -> tuple[Buffer, ...]:
+    def outputs(self) -> tuple[OperatorBuffer, ...]:
         """Results of the first mode."""
         return self.modes[0].outputs
 
@@ -157,7 +157,7 @@ def signature_of(kernel: Kernel, traced: Sequence[tuple[Problem, Traces]]) -> Si
     missing = [e for e in fields if any(e.name not in {d.field for d in mode.derived} for mode in found)]
     plain = _identifiers([*(b.declared for b in found[0].inputs), *(e.name.lower() for e in missing)])
     arguments = tuple(
-        Argument(name, e.name, e.default if isinstance(e.default, int) else None)
+        OperatorArgument(name, e.name, e.default if isinstance(e.default, int) else None)
         for e, name in zip(missing, plain[len(found[0].inputs) :], strict=True)
     )
     return Signature(fields, found, arguments)
@@ -191,15 +191,15 @@ def _mode(kernel: Kernel, names: Mapping[str, str], traces: Traces) -> Mode:
     return Mode(names, inputs, outputs, _derived(inputs))
 
 
-def _buffer(name: str, declared: str, tensor: Tensor) -> Buffer:
+def _buffer(name: str, declared: str, tensor: Tensor) -> OperatorBuffer:
     shape = tuple(simplified(formula_of(extent), {}) for extent in tensor.shape)
-    return Buffer(
+    return OperatorBuffer(
         name, declared, tensor.dtype, shape, tensor.role == "inout", float(tensor.scale), tensor.low, tensor.high,
         tensor.draw is not None,
     )  # fmt: skip
 
 
-def _derived(inputs: Sequence[Buffer]) -> tuple[Derived, ...]:
+def _derived(inputs: Sequence[OperatorBuffer]) -> tuple[Derived, ...]:
     """Return the fields that follow from extents; a plain extent is preferred to a multiple or fraction."""
     found: dict[str, Derived] = {}
     for plain in (True, False):

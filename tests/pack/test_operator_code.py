@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import re
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -108,3 +109,13 @@ def test_a_tree_reads_the_same_in_cpp_and_python(tmp_path: Path) -> None:
         assert library.evokern_choose((ctypes.c_int64 * 4)(*shape)) == chosen
         found.add(chosen)
     assert len(found) > 2
+
+
+def test_text_of_a_database_stays_text() -> None:
+    """A study's name cannot end a comment, a docstring or a literal of the generated code."""
+    kernel = find_kernel("rmsnorm")
+    title = 'trial 1 of x"""\n#error here\nimport os; os.abort() # \\'
+    made = describe(kernel, "hostile", (replace(described(kernel, "ROWS=64 COLS=1024").variants[0], title=title),))
+    assert rules_of(made).VARIANTS[0]["title"] == title
+    assert "\nimport os" not in python_code(made).replace(repr(title), "")
+    assert not re.search(r"^\s*#error|^import", cpp_code(made), re.MULTILINE)

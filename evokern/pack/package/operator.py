@@ -22,7 +22,7 @@ MOST_ELEMENTS = 2**31 - 1
 """Largest number of elements of an input; kernels may count with 32 bits."""
 
 
-class Problem(dict[str, Any]):
+class ProblemFields(dict[str, Any]):
     """Fields of a problem, which are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
@@ -157,9 +157,11 @@ class Operator:
             + ("" if len(inputs) == 1 else ", and all inputs of the same call must match")
         )
 
-    def problem_of(self, shape: Any) -> Problem:
+    def problem_of(self, shape: Any) -> ProblemFields:
         """Return the problem of a shape, as the kernel declares it."""
-        return Problem({**dict(zip(self.rules.FIELDS, shape[2:], strict=True)), **self.rules.MODES[shape[1]]["names"]})
+        return ProblemFields(
+            {**dict(zip(self.rules.FIELDS, shape[2:], strict=True)), **self.rules.MODES[shape[1]]["names"]}
+        )
 
     def _given(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sequence[torch.Tensor], list[int]]:
         """Return the inputs and the numeric arguments of a call; torch omits arguments at their default."""
