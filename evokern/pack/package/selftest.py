@@ -23,7 +23,7 @@ import torch
 
 SHAPES = 10_000
 """Number of shapes on which C++ and Python must agree."""
-MOST_ELEMENTS = 2**25
+MOST_ELEMENTS = 2**22
 """Largest number of elements of a tensor in tests at other shapes than the study's."""
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
@@ -211,10 +211,15 @@ class SelfTest:
                 shapes.append(shape)
             if len(shapes) == 12:
                 break
-        worst = 0.0
+        worst, omitted = 0.0, 0
         for shape in shapes:
-            worst = max(worst, self._error(number, shape))
-        return f"{len(shapes)} shapes, error at most {worst:.2f} of the allowed"
+            try:
+                worst = max(worst, self._error(number, shape))
+            except torch.OutOfMemoryError:  # the float64 reference of some shapes is large
+                omitted += 1
+        if omitted == len(shapes):
+            raise CheckFailedError("the float64 reference needs more memory than the GPU has, at every shape")
+        return f"{len(shapes) - omitted} shapes, error at most {worst:.2f} of the allowed"
 
     def _error(self, number: int, shape: Any) -> float:
         """Return the largest error of a variant as a share of the allowed one."""
