@@ -156,6 +156,7 @@ def test_an_unknown_architecture_runs_the_baseline_with_one_warning(
     assert other == (None, 0, "cols == 1024 must hold: the program was compiled for this value")
 
 
+@pytest.mark.thorough
 def test_the_same_operator_gives_the_same_bytes(norm: Path, tmp_path: Path) -> None:
     """Written again in another folder, each file is the same; so is the wheel, which names no Python version."""
     kernel = find_kernel("rmsnorm")
@@ -283,6 +284,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
         write_package(tmp_path, described(kernel, "mine", NORM[0]), baselines_of(kernel), {})
 
 
+@pytest.mark.thorough
 def test_the_command_packs_a_verified_champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unverified one is refused with the command that verifies it; `--force` packs it and records that."""
     monkeypatch.chdir(tmp_path)
