@@ -64,6 +64,12 @@ class ShapeGuard:
         """Return the comparison as C++ over `shape`."""
         return f"{cpp(self.left)} {self.comparison} {cpp(self.right)}"
 
+    def python(self) -> str:
+        """Return the condition as Python over `shape`."""
+        own = f"{python(self.left)} {self.comparison} {python(self.right)}"
+        unless = [f"not ({' and '.join(guard.python() for guard in self.when)})"] if self.when else []
+        return " or ".join([*unless, own, *(guard.python() for guard in self.others)])
+
     def simplified(self, fixed: Mapping[str, int]) -> ShapeGuard:
         """Return the condition with fixed fields replaced and constants folded."""
         return ShapeGuard(
@@ -217,6 +223,24 @@ def cpp(formula: Formula) -> str:
             return f"{cpp(left)} - {_bracketed(right)}"
         case ("+", left, right):
             return f"{cpp(left)} + {cpp(right)}"
+    raise AssertionError(formula)
+
+
+def python(formula: Formula) -> str:
+    """Return a formula as Python over the members of `shape`, which may also be symbolic integers of torch."""
+    match formula:
+        case ("field", name):
+            return f"shape.{member(name)}"
+        case ("number", number):
+            return str(number) if number >= 0 else f"({number})"
+        case ("if", guard, left, right):
+            return f"({python(left)} if {guard.python()} else {python(right)})"
+        case ("bits", inner):
+            return f"int({python(inner)}).bit_length()"
+        case ("neg", inner):
+            return f"(-{python(inner)})"
+        case (operator, left, right):
+            return f"({python(left)} {operator} {python(right)})"
     raise AssertionError(formula)
 
 

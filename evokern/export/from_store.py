@@ -81,42 +81,8 @@ def export_trial(
     """
     from evokern.gate.comparison import tolerances  # needs torch, which reading of results does not
 
-    record = reader.study(study)
-    if record.device.startswith("replay:"):
-        raise StudyError(
-            f"study {record.name} was replayed from a recording, which has no source; choose a study with a kernel"
-        )
-    found = chosen_trial(reader, record, trial)
+    record, found, proof = exportable_trial(reader, study, trial, problem=problem, force=force)
     evaluation = found.trial.evaluation
-    if evaluation.outcome is Outcome.SLOW and not evaluation.passed_gate:
-        raise StudyError(
-            f"trial {found.trial.number} of {record.name} has the outcome slow ({evaluation.reason}); verify it "
-            f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or choose a "
-            "measured trial"
-        )
-    if evaluation.time_us is None or not evaluation.passed_gate:
-        raise StudyError(
-            f"trial {found.trial.number} of {record.name} has the outcome {evaluation.outcome.value} "
-            f"({evaluation.reason}); "
-            "only candidates that passed the gate can be exported; choose another trial with --trial"
-        )
-    proof = reader.verification(record, found.trial)
-    refuted = sorted(reader.refuted(record)) if trial is None and proof.verified is not True else []
-    if refuted and not force:
-        number, where = found.trial.number, db_option(reader.path)
-        raise RefutedError(
-            f"{count_noun(len(refuted), 'trial')} of {record.name} ({', '.join(map(str, refuted[:5]))}"
-            f"{', …' if len(refuted) > 5 else ''}) failed verification, and the next best, trial {number}, is not "
-            f"verified; run `{command('verify', record.name, '--trial', number, *where)}`, or choose it without "
-            f"verification with `--trial {number}`"
-        )
-    if proof.verified is False and not force:
-        raise StudyError(
-            f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); use --force to export it anyway"
-        )
-    if not 0 <= problem < len(record.problems):
-        known = ", ".join(f"{index} is {record.in_words(one)}" for index, one in enumerate(record.problems))
-        raise StudyError(f"study {record.name} has no problem {problem}; choose from: {known}")
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
@@ -160,6 +126,54 @@ def export_trial(
         golden=golden,
         unchecked=unchecked,
     )
+
+
+def exportable_trial(
+    reader: Reader, study: str | None, trial: int | None, *, problem: int = 0, force: bool = False
+) -> tuple[StudyRecord, TrialRecord, Verification]:
+    """Return a trial that may be exported, with its study and verification; the arguments are those of `export_trial`.
+
+    Raises:
+        StudyError: the study, trial or problem does not exist, or the trial was not measured or is refuted.
+        RefutedError: trials failed verification, and the best of the others is not verified.
+    """
+    record = reader.study(study)
+    if record.device.startswith("replay:"):
+        raise StudyError(
+            f"study {record.name} was replayed from a recording, which has no source; choose a study with a kernel"
+        )
+    found = chosen_trial(reader, record, trial)
+    evaluation = found.trial.evaluation
+    if evaluation.outcome is Outcome.SLOW and not evaluation.passed_gate:
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} has the outcome slow ({evaluation.reason}); verify it "
+            f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or choose a "
+            "measured trial"
+        )
+    if evaluation.time_us is None or not evaluation.passed_gate:
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} has the outcome {evaluation.outcome.value} "
+            f"({evaluation.reason}); "
+            "only candidates that passed the gate can be exported; choose another trial with --trial"
+        )
+    proof = reader.verification(record, found.trial)
+    refuted = sorted(reader.refuted(record)) if trial is None and proof.verified is not True else []
+    if refuted and not force:
+        number, where = found.trial.number, db_option(reader.path)
+        raise RefutedError(
+            f"{count_noun(len(refuted), 'trial')} of {record.name} ({', '.join(map(str, refuted[:5]))}"
+            f"{', …' if len(refuted) > 5 else ''}) failed verification, and the next best, trial {number}, is not "
+            f"verified; run `{command('verify', record.name, '--trial', number, *where)}`, or choose it without "
+            f"verification with `--trial {number}`"
+        )
+    if proof.verified is False and not force:
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); use --force to export it anyway"
+        )
+    if not 0 <= problem < len(record.problems):
+        known = ", ".join(f"{index} is {record.in_words(one)}" for index, one in enumerate(record.problems))
+        raise StudyError(f"study {record.name} has no problem {problem}; choose from: {known}")
+    return record, found, proof
 
 
 def _means(record: StudyRecord, evaluation: Evaluation) -> bool:

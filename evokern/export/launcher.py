@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
 from evokern.escaping import c_string, in_comment
 from evokern.export.declared_state import RestoredVariable
@@ -34,21 +35,25 @@ def elements(tensor: Tensor) -> str:
     return cpp(simplified(product, {}))
 
 
+def pointer_alignment(kernel: Kernel, config: Config, problem: Problem) -> int:
+    """Return the required alignment of pointers in bytes: that of the widest declared access, at least 16."""
+    return max([16, *(access.width_bytes for access in kernel.vector_accesses(config, problem))])
+
+
 def shape_checks(kernel: Kernel, problem: Problem, traces: Traces) -> str:
     """Return the C++ body of `refusal`, which checks first the range of each field, then the traced conditions."""
-    lines = [
-        f"  if (!({condition})) return {c_string(reason)};"
-        for condition, reason in _conditions(kernel, problem, traces)
-    ]
+    lines = [f"  if (!({condition})) return {c_string(reason)};" for condition, _, reason in conditions(kernel, traces)]
     return "\n".join(lines)
 
 
-def _conditions(kernel: Kernel, problem: Problem, traces: Traces) -> Iterator[tuple[str, str]]:
+def conditions(kernel: Kernel, traces: Traces) -> Iterator[tuple[str, str, str]]:
+    """Yield each condition on the shape as C++ and as Python, with its reason: ranges first, then traced conditions."""
     for entry in kernel.fields:
         if entry.name in traces.fields:
-            yield _range(entry), _range_reason(entry)
+            condition = _range(entry)
+            yield condition, condition.replace("||", "or").replace("&&", "and"), _range_reason(entry)
     for guard, reason in traces.guards.items():
-        yield guard.cpp(), _sentence(guard, reason)
+        yield guard.cpp(), guard.python(), _sentence(guard, reason)
 
 
 def _range(entry: ProblemField) -> str:
@@ -57,6 +62,13 @@ def _range(entry: ProblemField) -> str:
         return " || ".join(f"{value} == {choice}" for choice in entry.choices)
     condition = f"{value} >= {entry.least} && {value} <= {entry.most}"
     return condition + (f" && {value} % {entry.multiple_of} == 0" if entry.multiple_of > 1 else "")
+
+
+def field_holds(entry: ProblemField, value: int) -> bool:
+    """Return whether a field can have a value."""
+    if entry.choices:
+        return value in entry.choices
+    return entry.least <= value <= entry.most and value % entry.multiple_of == 0
 
 
 def _range_reason(entry: ProblemField) -> str:

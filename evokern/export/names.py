@@ -19,6 +19,8 @@ _TAKEN = frozenset(
         "INFINITY NAN I SIZE_MAX Shape Status OK BAD_SHAPE MISALIGNED CUDA_ERROR refusal launch floor_div floor_mod",
         "ceil_div std evokern main shape stream addresses entry arguments config attributes shared_bytes device window",
         "window_limit persisting persisting_limit window_bytes uintptr_t size_t dim3",
+        "None True False as async await def del elif except finally from global import in is lambda nonlocal pass",
+        "raise with yield",  # Python
     )
     for word in line.split()
 )

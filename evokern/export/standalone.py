@@ -35,7 +35,7 @@ from evokern.export.banner import (
 from evokern.export.bound_check import ExportedLimit, exported_limit, growth
 from evokern.export.declared_state import restored_variables
 from evokern.export.golden import Golden, at_study_shape, golden_check, golden_code, has_cpp_reference
-from evokern.export.launcher import elements, launch_body, number, shape_checks
+from evokern.export.launcher import elements, launch_body, number, pointer_alignment, shape_checks
 from evokern.export.names import cpp_names
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
@@ -141,7 +141,7 @@ def standalone_program(
         "launch_parameters": parameters(traces.tensors),
         "addresses": " | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in cpp_names(traces.tensors).values())
         or "0",
-        "alignment": _alignment(kernel, config, problem),
+        "alignment": pointer_alignment(kernel, config, problem),
         "launch_body": launch_body(traces, restored, _cooperative(kernel, config, problem, chip)),
         "sets": max(1, sets),
         "sample_us": repr(float(sample_us)),
@@ -267,11 +267,6 @@ def _sizes(tensors: Mapping[str, Tensor]) -> str:
             ]
             lines += [f"EVOKERN_API size_t {own}_bytes([[maybe_unused]] const Shape& shape) {{ return {size}; }}", ""]
     return "\n".join(lines)
-
-
-def _alignment(kernel: Kernel, config: Config, problem: Problem) -> int:
-    """Return the required alignment of pointers in bytes: that of the widest declared access, at least 16."""
-    return max([16, *(access.width_bytes for access in kernel.vector_accesses(config, problem))])
 
 
 def _conversions(tensors: Mapping[str, Tensor]) -> str:

@@ -86,6 +86,9 @@ COMMANDS: dict[str, Way] = {
     # docs/tune.md (tests/tune/test_tune_examples.py)
     "evokern resume attention-s512 --reference mykernels.py:reference --trials 200": HAND,
     "evokern verify attention-s512 --reference mykernels:reference": HAND,
+    # docs/pack.md (tests/pack)
+    "evokern export attention-s512 --format torch -o my_attention/": SIMULATED,
+    "evokern pack sweep.toml -o my_attention/": HAND,
     # docs/searching.md
     "evokern search attention-s512 --budget 10m --device sim:h100 --db simulated.db": Way(
         "simulated", "search attention-s512 --budget 10m --device sim:h100 --db simulated.db --trials 1 --no-verify"

@@ -54,6 +54,7 @@ IMPORT_ORDER = (
     "results",
     "api",
     "sweep",
+    "pack",
     "cli",
     "__main__",
 )

@@ -35,6 +35,7 @@ class Format(StrEnum):
     T4 = "t4"
     T1 = "t1"
     TRACE = "trace"
+    TORCH = "torch"
 
 
 @command(
@@ -45,6 +46,7 @@ class Format(StrEnum):
     evokern export attention-s512 --format t4 -o study.json
     evokern export attention-s512 --format t1 -o space.json
     evokern export attention-s512 --format trace -o trace.json
+    evokern export attention-s512 --format torch -o my_attention/
     """,
 )
 def export(
@@ -56,7 +58,8 @@ def export(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write, or - for stdout. Default: best.cu, study.json, space.json or trace.json.",
+            help="File to write, or - for stdout; for torch, a folder. Default: best.cu, study.json, space.json, "
+            "trace.json or KERNEL_op.",
         ),
     ] = None,
     format_: Annotated[
@@ -64,7 +67,8 @@ def export(
         typer.Option(
             "--format",
             help="cu: one trial as a CUDA program. t4: all trials, for other auto-tuners. t1: the search space, for "
-            "other auto-tuners. trace: a timeline of the search, for Perfetto.",
+            "other auto-tuners. trace: a timeline of the search, for Perfetto. torch: a Python package with one trial "
+            "as an operator for torch.",
         ),
     ] = Format.CU,
     trial: TrialOption = None,
@@ -80,7 +84,9 @@ def export(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Export a trial even if its verification failed, or its program fails on the GPU."
+            "--force",
+            help="Export a trial even if its verification failed, or its program fails on the GPU. For --format torch, "
+            "also export a trial that is not verified.",
         ),
     ] = False,
     reference: ReferenceOption = None,
@@ -98,6 +104,9 @@ def export(
     auto-tuners; it is compressed if its name ends in .gz. A T1 file contains the search space: genes, constraints,
     launch and arguments. The command lists the parts that T1 cannot express. A trace shows each trial on the timeline
     of its worker; open it at ui.perfetto.dev.
+
+    The package for torch contains the machine code and a library that launches it. All shapes that the kernel does not
+    take run a torch function. `pip install` needs no compiler. The trial must be verified.
     """
     from evokern.export import export_trial
     from evokern.export.banner import build_commands
@@ -119,10 +128,13 @@ def export(
             raise UsageError("--format t1 exports the search space, not a trial; omit --trial")
         _space(output, study, file or Path("space.json"), db, problem, trust)
         return
-    file = file or Path("best.cu")
-    name = "best.cu" if str(file) == "-" else file.name
     if reference:
         register_reference(reference)
+    if format_ is Format.TORCH:
+        _package(output, study, trial, file, db, problem, force=force, trust=trust)
+        return
+    file = file or Path("best.cu")
+    name = "best.cu" if str(file) == "-" else file.name
     with open_readonly(db) as reader:
         record = reader.study(study)
         place = 0 if problem is None else record.problem_index(problem)
@@ -289,6 +301,35 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: str
     output.print_line(made["evokern"]["checks"])
     for what in left_out:
         output.print_line(f"T1 cannot express {what}")
+
+
+def _package(
+    output: Output, study: str | None, trial: int | None, folder: Path | None, db: Path, problem: str | None, *,
+    force: bool, trust: bool,
+) -> None:  # fmt: skip
+    from evokern.pack import packed_study
+    from evokern.store import open_readonly
+
+    if str(folder) == "-":
+        raise UsageError("--format torch writes a folder; name it with -o, for example -o my_operator/")
+    with open_readonly(db) as reader:
+        record = reader.study(study)
+        place = 0 if problem is None else record.problem_index(problem)
+        made = packed_study(
+            reader, study, trial, folder or Path(f"{record.kernel}_op"), problem=place, trust=trust, force=force,
+            report=output.note,
+        )  # fmt: skip
+    if output.json:
+        facts = {"folder": str(made.written.folder), "operator": made.operator, "trial": made.trial}
+        facts |= {"launch": made.written.launch, "machine_code": made.machine_code}
+        output.print_json({**facts, "files": list(made.written.files), **made.proof.as_dict()})
+        return
+    output.print_line(
+        f"wrote {made.written.folder}: operator {made.operator}({made.schema}) from trial {made.trial} of {record.name}"
+    )
+    output.print_line(f"machine code: {made.machine_code}; launched by {made.written.launch}")
+    output.print_line(verification_text(made.proof.as_dict()))
+    output.print_line(f"install: {command_line('pip', 'install', made.written.folder).removeprefix('evokern ')}")
 
 
 def _written(output: Output, file: Path, made: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
-"""`evokern sweep run|show|export|report SWEEP`: search many studies that one file defines."""
+"""`evokern sweep run|show|export|report SWEEP` and `evokern pack SWEEP`: search many studies, and pack the results."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,7 @@ from evokern.cli.panel import Watcher
 from evokern.errors import InternalError, UsageError
 from evokern.files import link_outside, make_folder
 from evokern.wording import command as command_line
-from evokern.wording import duration
+from evokern.wording import count_noun, duration
 
 if TYPE_CHECKING:
     from evokern.sweep import StudyState, Sweep
@@ -282,3 +283,52 @@ def report(
         output.print_json({"file": str(file), "studies": len(standings), "bytes": len(text.encode())})
     else:
         output.print_line(f"wrote {file}: {len(standings)} studies, {len(text.encode()) / 1e6:.2f} MB")
+
+
+@command(
+    "pack",
+    examples="""
+    evokern pack sweep.toml -o my_attention/
+    evokern pack sweep.toml -o my_attention/ --variants 4 --db runs
+    """,
+)
+def pack(
+    output: Output,
+    sweep: SweepArgument,
+    folder: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FOLDER", help="Folder of the package; its name is the package's name."),
+    ],
+    variants: Annotated[
+        int, typer.Option("--variants", metavar="N", min=1, max=256, help="Maximum number of kernels in the package.")
+    ] = 8,
+    force: Annotated[bool, typer.Option("--force", help="Also pack champions that are not verified.")] = False,
+    trust: StoredTrustOption = False,
+    db: FolderOption = None,
+) -> None:
+    """Write the best kernels of a sweep as an installable Python package with one operator for torch.
+
+    The command measures the champion of each study at the problems of the other studies, and stores the times in the
+    folder of the sweep. It then chooses at most N kernels, and a decision tree that selects a kernel for each shape.
+    Other shapes run a torch function. `pip install` needs no compiler.
+    """
+    from evokern.pack import packed_sweep
+    from evokern.pack.from_sweep import in_words
+    from evokern.sweep import Journal, read_sweep
+
+    databases = db or read_sweep(sweep).folder
+    found = read_sweep(sweep, Journal.of(databases).device)
+    made = packed_sweep(found, databases, folder, most=variants, trust=trust, force=force, report=output.note)
+    if output.json:
+        facts = {"folder": str(made.written.folder), "operator": made.operator, "variants": made.variants}
+        facts |= {"launch": made.written.launch, "without_champion": made.without}
+        output.print_json({**facts, **asdict(made.summary), "files": list(made.written.files)})
+        return
+    output.print_line(f"wrote {made.written.folder}: operator {made.operator}({made.schema})")
+    output.print_line(f"{count_noun(len(made.variants), 'variant')}: {', '.join(made.variants)}")
+    for line in in_words(made.summary, len(found.studies) - len(made.without)):
+        output.print_line(line)
+    if made.without:
+        output.print_line(f"without a champion, so the baseline serves them: {', '.join(made.without)}")
+    output.print_line(f"launched by {made.written.launch}")
+    output.print_line(f"install: pip install {made.written.folder}")

@@ -1,0 +1,7 @@
+"""Packing of searched kernels as an installable Python package with an operator of `torch.library`."""
+
+from evokern.pack.folder import Written, write_package
+from evokern.pack.from_study import packed_study
+from evokern.pack.from_sweep import packed_sweep
+
+__all__ = ["Written", "packed_study", "packed_sweep", "write_package"]

@@ -1,0 +1,387 @@
+// Launch of a package's variants through the CUDA driver, which is loaded at run time: building needs no CUDA.
+//
+// The generated part, operator.cpp, includes this file. It defines the shape, the dispatch and the tables of launches.
+
+#pragma once
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+namespace {
+
+// ---- integers as in Python
+
+[[maybe_unused]] int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+[[maybe_unused]] int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+[[maybe_unused]] int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
+[[maybe_unused]] int64_t bit_length(int64_t a) {
+  int64_t bits = 0;
+  for (uint64_t rest = a < 0 ? -static_cast<uint64_t>(a) : a; rest != 0; rest >>= 1) bits++;
+  return bits;
+}
+
+// ---- the driver (cuda.h; values of its enumerations never change)
+
+struct LaunchAttribute {
+  int id = 0;
+  int padding = 0;
+  union {
+    char bytes[64];
+    int cooperative;
+    unsigned cluster[3];
+    struct {
+      void* base;
+      size_t bytes;
+      float hit_ratio;
+      int hit, miss;
+    } window;
+  } value = {};
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+
+constexpr int WINDOW = 1, COOPERATIVE = 2, CLUSTER = 4;           // CUlaunchAttributeID
+constexpr int DYNAMIC_SHARED = 8, LARGE_CLUSTER = 14;             // CUfunction_attribute
+constexpr int MAJOR = 75, MINOR = 76, MOST_PERSISTING = 108, MOST_WINDOW = 109;  // CUdevice_attribute
+constexpr int PERSISTING_LIMIT = 6, RELAXED_CAPTURE = 2;          // CUlimit, CUstreamCaptureMode
+constexpr int STATIC_SHARED = 48 * 1024;                          // more dynamic shared memory must be requested
+
+struct Driver {
+  int (*device_attribute)(int*, int, int);
+  int (*retain_context)(void**, int);
+  int (*current_context)(void**);
+  int (*push_context)(void*);
+  int (*pop_context)(void**);
+  int (*get_limit)(size_t*, int);
+  int (*set_limit)(int, size_t);
+  int (*exchange_capture_mode)(int*);
+  int (*capture_info)(void*, int*, unsigned long long*, void**, const void**, size_t*);
+  int (*load)(void**, const void*);
+  int (*function)(void**, void*, const char*);
+  int (*set_attribute)(void*, int, int);
+  int (*fill)(unsigned long long, unsigned char, size_t, void*);
+  int (*launch)(const LaunchConfig*, void*, void**, void**);
+  int (*describe)(int, const char**);
+  AOTITorchError (*current_stream)(int32_t, void**);
+
+  Driver() {
+    void* cuda = library("libcuda.so.1", 0);
+    find(device_attribute, cuda, "cuDeviceGetAttribute");
+    find(retain_context, cuda, "cuDevicePrimaryCtxRetain");
+    find(current_context, cuda, "cuCtxGetCurrent");
+    find(push_context, cuda, "cuCtxPushCurrent_v2");
+    find(pop_context, cuda, "cuCtxPopCurrent_v2");
+    find(get_limit, cuda, "cuCtxGetLimit");
+    find(set_limit, cuda, "cuCtxSetLimit");
+    find(exchange_capture_mode, cuda, "cuThreadExchangeStreamCaptureMode");
+    find(capture_info, cuda, "cuStreamGetCaptureInfo_v2");
+    find(load, cuda, "cuModuleLoadData");
+    find(function, cuda, "cuModuleGetFunction");
+    find(set_attribute, cuda, "cuFuncSetAttribute");
+    find(fill, cuda, "cuMemsetD8Async");
+    find(launch, cuda, "cuLaunchKernelEx");
+    find(describe, cuda, "cuGetErrorString");
+    find(current_stream, library("libtorch_cuda.so", RTLD_NOLOAD), "aoti_torch_get_current_cuda_stream");
+  }
+
+  static void* library(const char* name, int mode) {
+    void* found = dlopen(name, RTLD_NOW | mode);
+    if (found == nullptr) throw std::runtime_error(std::string("cannot load ") + name + ": " + dlerror());
+    return found;
+  }
+
+  template <typename Function>
+  static void find(Function& function, void* library, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    if (function == nullptr) throw std::runtime_error(std::string("the CUDA driver has no ") + name);
+  }
+
+  void check(int error, const char* what) const {
+    if (error == 0) return;
+    const char* text = nullptr;
+    describe(error, &text);
+    throw std::runtime_error(std::string(what) + ": " + (text == nullptr ? "unknown error" : text));
+  }
+};
+
+const Driver& driver() {
+  static const Driver found;
+  return found;
+}
+
+// ---- tables of the generated part
+
+enum Kind { BUFFER, NUMBER, CONSTANT };
+
+struct Slot {
+  Kind kind;
+  uint64_t value;  // index of a buffer, index of a number, or the bits of a constant
+};
+
+struct LaunchTable {
+  int entry;
+  int first;  // index of the first number
+  bool cooperative;
+  unsigned cluster[3];  // 0: none
+  int window;           // index of the buffer that should stay in L2; -1: none
+  float hit_ratio;
+  const Slot* slots;
+  int slot_count;
+};
+
+struct Workspace {
+  int number;  // index of its size in bytes
+  bool zero;
+};
+
+struct VariantTable {
+  int capability;
+  uintptr_t alignment;
+  bool large_cluster;
+  bool keeps_state;  // each stream and each captured graph needs its own copy of the module variables
+  const char* const* symbols;
+  int symbol_count;
+  const LaunchTable* launches;
+  int launch_count;
+  const Workspace* workspaces;
+  int workspace_count;
+};
+
+struct BufferTable {
+  ScalarType dtype;
+  int rank;
+};
+
+constexpr int MOST_DEVICES = 64, MOST_SLOTS = 128, MOST_BUFFERS = 64;
+
+// ---- variants on a device
+
+struct Loaded {
+  std::vector<void*> functions;
+  std::vector<std::atomic<int>> shared_limits;
+  explicit Loaded(int count) : functions(count), shared_limits(count) {}
+};
+
+struct Device {
+  int capability = 0;
+  void* context = nullptr;
+};
+
+std::mutex guard;
+
+const Device& device(int index) {
+  static std::array<std::atomic<const Device*>, MOST_DEVICES> devices = {};
+  if (index < 0 || index >= MOST_DEVICES) throw std::runtime_error("the device's index is above 63");
+  if (const Device* known = devices[index].load(std::memory_order_acquire)) return *known;
+  const std::lock_guard<std::mutex> lock(guard);
+  auto* made = new Device;
+  int major = 0, minor = 0;
+  driver().check(driver().device_attribute(&major, MAJOR, index), "cannot read the compute capability");
+  driver().check(driver().device_attribute(&minor, MINOR, index), "cannot read the compute capability");
+  driver().check(driver().retain_context(&made->context, index), "cannot use the device");
+  made->capability = 10 * major + minor;
+  devices[index].store(made, std::memory_order_release);
+  return *made;
+}
+
+class ContextGuard {  // makes torch's context of a device current
+ public:
+  explicit ContextGuard(const Device& device) {
+    void* current = nullptr;
+    driver().current_context(&current);
+    changed_ = current != device.context;
+    if (changed_) driver().check(driver().push_context(device.context), "cannot use the device");
+  }
+  ~ContextGuard() {
+    void* ignored = nullptr;
+    if (changed_) driver().pop_context(&ignored);
+  }
+  ContextGuard(const ContextGuard&) = delete;
+  ContextGuard& operator=(const ContextGuard&) = delete;
+
+ private:
+  bool changed_ = false;
+};
+
+class CaptureGuard {  // allows loading code while the stream is captured; loading is not part of the graph
+ public:
+  CaptureGuard() { driver().exchange_capture_mode(&mode_); }
+  ~CaptureGuard() { driver().exchange_capture_mode(&mode_); }
+  CaptureGuard(const CaptureGuard&) = delete;
+  CaptureGuard& operator=(const CaptureGuard&) = delete;
+
+ private:
+  int mode_ = RELAXED_CAPTURE;
+};
+
+using Place = std::array<uint64_t, 3>;  // device, stream and graph that is being captured
+
+struct Code {
+  std::string cubin;
+  std::array<std::atomic<Loaded*>, MOST_DEVICES> loaded = {};
+  std::map<Place, Loaded*> own;  // for code with state
+  std::atomic<uint64_t> calls = 0;
+};
+
+Loaded* load(const Code& code, const VariantTable& table, int device_index) {
+  const CaptureGuard relaxed;
+  void* module = nullptr;
+  driver().check(driver().load(&module, code.cubin.data()), "cannot load the machine code");
+  auto* made = new Loaded(table.symbol_count);
+  for (int i = 0; i < table.symbol_count; i++) {
+    driver().check(driver().function(&made->functions[i], module, table.symbols[i]), "cannot find a kernel");
+    if (table.large_cluster) driver().set_attribute(made->functions[i], LARGE_CLUSTER, 1);
+  }
+  for (int i = 0; i < table.launch_count; i++) {
+    size_t persisting = 0;
+    int most = 0;
+    if (table.launches[i].window < 0) continue;
+    driver().get_limit(&persisting, PERSISTING_LIMIT);
+    driver().device_attribute(&most, MOST_PERSISTING, device_index);
+    if (persisting == 0) driver().set_limit(PERSISTING_LIMIT, most);
+  }
+  return made;
+}
+
+Loaded& loaded(Code& code, const VariantTable& table, int device_index, void* stream) {
+  auto& place = code.loaded[device_index];
+  if (Loaded* known = place.load(std::memory_order_acquire)) return *known;
+  const std::lock_guard<std::mutex> lock(guard);
+  if (table.keeps_state) {
+    int status = 0;
+    unsigned long long graph = 0;
+    driver().check(driver().capture_info(stream, &status, &graph, nullptr, nullptr, nullptr), "cannot use the stream");
+    Loaded*& own = code.own[{static_cast<uint64_t>(device_index), reinterpret_cast<uint64_t>(stream),
+                             status == 0 ? 0 : graph}];
+    if (own == nullptr) own = load(code, table, device_index);
+    return *own;
+  }
+  if (Loaded* known = place.load(std::memory_order_acquire)) return *known;
+  Loaded* made = load(code, table, device_index);
+  place.store(made, std::memory_order_release);
+  return *made;
+}
+
+struct Memory {
+  void* address;
+  size_t bytes;
+};
+
+// Enqueues the launches of one call on a stream of the current context.
+void enqueue(const VariantTable& table, Loaded& code, const int64_t* numbers, const Memory* buffers, int device_index,
+             void* stream) {
+  for (int l = 0; l < table.launch_count; l++) {
+    const LaunchTable& launch = table.launches[l];
+    const int64_t* own = numbers + launch.first;
+    uint64_t values[MOST_SLOTS];
+    void* parameters[MOST_SLOTS];
+    for (int i = 0; i < launch.slot_count; i++) {
+      const Slot& slot = launch.slots[i];
+      values[i] = slot.kind == BUFFER   ? reinterpret_cast<uint64_t>(buffers[slot.value].address)
+                  : slot.kind == NUMBER ? static_cast<uint64_t>(numbers[slot.value])
+                                        : slot.value;
+      parameters[i] = &values[i];
+    }
+    LaunchAttribute attributes[3];
+    LaunchConfig config = {};
+    for (int axis = 0; axis < 3; axis++) {
+      config.grid[axis] = static_cast<unsigned>(own[axis]);
+      config.block[axis] = static_cast<unsigned>(own[3 + axis]);
+    }
+    config.shared_bytes = static_cast<unsigned>(own[6]);
+    config.stream = stream;
+    config.attributes = attributes;
+    if (launch.cooperative) {
+      attributes[config.count].id = COOPERATIVE;
+      attributes[config.count++].value.cooperative = 1;
+    }
+    if (launch.cluster[0] != 0) {
+      attributes[config.count].id = CLUSTER;
+      std::copy_n(launch.cluster, 3, attributes[config.count++].value.cluster);
+    }
+    if (launch.window >= 0) {
+      int most = 0;
+      driver().device_attribute(&most, MOST_WINDOW, device_index);
+      attributes[config.count].id = WINDOW;
+      auto& window = attributes[config.count++].value.window;
+      window.base = buffers[launch.window].address;
+      window.bytes = std::min<size_t>(buffers[launch.window].bytes, most);
+      window.hit_ratio = launch.hit_ratio;
+      window.hit = 2;   // persisting
+      window.miss = 1;  // streaming
+    }
+    std::atomic<int>& limit = code.shared_limits[launch.entry];
+    const int shared = static_cast<int>(own[6]);
+    if (shared > STATIC_SHARED && shared > limit.load(std::memory_order_relaxed)) {
+      const std::lock_guard<std::mutex> lock(guard);  // the limit only grows
+      if (shared > limit.load()) {
+        driver().check(driver().set_attribute(code.functions[launch.entry], DYNAMIC_SHARED, shared),
+                       "cannot reserve shared memory");
+        limit.store(shared);
+      }
+    }
+    driver().check(driver().launch(&config, code.functions[launch.entry], parameters, nullptr), "cannot launch");
+  }
+}
+
+// ---- tensors
+
+const int64_t* sizes(const Tensor& tensor) {
+  int64_t* found = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &found));
+  return found;
+}
+
+size_t bytes_of(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()) * tensor.element_size(); }
+
+Tensor empty(const int64_t* extents, int rank, ScalarType dtype, int device_index) {
+  int64_t strides[MOST_BUFFERS];
+  int64_t stride = 1;
+  for (int axis = rank - 1; axis >= 0; axis--) {
+    strides[axis] = stride;
+    stride *= extents[axis];
+  }
+  AtenTensorHandle made = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(rank, extents, strides, torch::stable::detail::to<int32_t>(
+      torch::stable::detail::from(dtype)), aoti_torch_device_type_cuda(), device_index, &made));
+  return Tensor(made);
+}
+
+// Returns whether inputs have the given types, the same device, no gaps and fewer than 2^31 elements each.
+bool acceptable(const Tensor* inputs, const BufferTable* tables, int count, int device_index) {
+  for (int i = 0; i < count; i++) {
+    const Tensor& one = inputs[i];
+    if (one.scalar_type() != tables[i].dtype || one.dim() != tables[i].rank || one.get_device_index() != device_index ||
+        !one.is_cuda() || !one.is_contiguous() || one.numel() < 1 || one.numel() >= (int64_t{1} << 31)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace

@@ -1,0 +1,91 @@
+"""Choice of variants and dispatch from given times."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_by, summary_of, tree_cost
+from evokern.pack.tree import CAPABILITY, MODE, Leaf, Split, leaves
+
+FIELDS = (CAPABILITY, MODE, "S")
+
+
+def sample(size: int, times: dict[int, float], baseline: float | None = None, weight: float = 1.0) -> Sample:
+    """Return a shape of one size."""
+    baselines = {} if baseline is None else {0: baseline}
+    return Sample({CAPABILITY: 90, MODE: 0, "S": size}, times, baselines, weight)
+
+
+def test_a_tree_separates_regions_with_different_winners() -> None:
+    """Two variants, each best in its region, are separated by one decision between the regions."""
+    samples = [sample(s, {0: 1.0, 1: 2.0} if s <= 512 else {0: 4.0, 1: 2.0}, 8.0) for s in (64, 128, 512, 1024, 4096)]
+    tree = dispatch_tree(samples, chosen_variants(samples, 8), FIELDS)
+    assert isinstance(tree, Split)
+    assert (tree.field, tree.yes, tree.no) == ("S", Leaf((0,)), Leaf((1,)))
+    assert 512 <= tree.most < 1024
+    assert summary_of(tree, samples).loss == pytest.approx(0.0)
+
+
+def test_a_shape_with_a_faster_baseline_goes_to_the_baseline() -> None:
+    """A variant that loses to the baseline somewhere is kept away from there, even if it wins on average."""
+    samples = [sample(64, {0: 1.0}, 10.0), sample(128, {0: 1.0}, 10.0), sample(4096, {0: 12.0}, 10.0)]
+    tree = dispatch_tree(samples, chosen_variants(samples, 8), FIELDS)
+    assert [served_by(tree, one) for one in samples] == [0, 0, None]
+    found = summary_of(tree, samples)
+    assert (found.slower, round(found.own_share, 2)) == (0, 0.67)
+    assert found.speedup == pytest.approx(100 ** (1 / 3))
+
+
+def test_without_a_faster_variant_none_is_chosen() -> None:
+    """The baseline is the best at every shape."""
+    assert chosen_variants([sample(64, {0: 2.0, 1: 3.0}, 1.0)], 8) == ()
+
+
+def test_few_variants_are_those_with_the_least_weighted_cost() -> None:
+    """Greedy choice with exchange finds the best pair of six variants in most random cases, and never a bad one."""
+    exact = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        samples = []
+        for size in range(1, 11):
+            times = {v: rng.uniform(1, 4) for v in range(6) if rng.random() < 0.8}
+            samples.append(sample(size, times, 5.0, rng.uniform(0.5, 3)))
+        found = chosen_variants(samples, 2)
+
+        def cost(chosen: tuple[int, ...], samples: list[Sample] = samples) -> float:
+            served = [min([s.cost(v) for v in chosen if v in s.times] + [s.cost(None)]) for s in samples]
+            return sum(s.weight * c for s, c in zip(samples, served, strict=True))
+
+        best = min(map(cost, itertools.combinations(range(6), 2)))
+        assert len(found) == 2
+        assert cost(found) <= 1.1 * best
+        exact += cost(found) <= best + 1e-9
+    assert exact >= 36
+
+
+def test_the_choice_does_not_depend_on_the_order_of_the_shapes() -> None:
+    """The same times in another order give the same variants and the same tree."""
+    rng = random.Random(3)
+    samples = [sample(size, {v: rng.uniform(1, 3) for v in range(5)}, 2.5) for size in (1, 7, 64, 100, 1000, 5000)]
+    trees = set()
+    for _ in range(5):
+        rng.shuffle(samples)
+        chosen = chosen_variants(samples, 3)
+        trees.add((chosen, repr(dispatch_tree(samples, chosen, FIELDS))))
+    assert len(trees) == 1
+
+
+def test_a_leaf_names_a_second_variant_for_shapes_that_the_first_does_not_take() -> None:
+    """Variants that take different shapes of one region share a leaf."""
+    samples = [
+        sample(64, {0: 1.0}, 9.0),
+        sample(65, {1: 1.0}, 9.0),
+        sample(66, {0: 1.0}, 9.0),
+        sample(67, {1: 1.0}, 9.0),
+    ]
+    tree = dispatch_tree(samples, (0, 1), FIELDS)
+    assert [leaf.variants for leaf in leaves(tree)] == [(0, 1)]
+    assert tree_cost(tree, samples) == pytest.approx(0.0)

@@ -1,0 +1,48 @@
+"""Operators on a GPU: a search of 20 s, a package, its self-test, and times next to the baselines (`pytest -s`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packed import install, run_python
+from typer.testing import CliRunner
+
+from evokern.cli.app import app
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+STUDIES = {
+    "rmsnorm": "ROWS=4096 COLS=4096",
+    "attention": "B=2 H=8 S=512 D=64",
+    "matmul": "M=16 N=4096 K=4096 layout=nt",
+}
+
+
+@pytest.mark.parametrize("kernel", STUDIES)
+def test_a_searched_kernel_becomes_an_operator(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package passes its self-test with the C++ library, and launched from Python."""
+    monkeypatch.chdir(tmp_path)
+    Path("study.toml").write_text(f'kernel = "{kernel}"\nproblems = ["{STUDIES[kernel]}"]\nbudget = "20s"\n')
+    assert _ran("search", "study.toml", "--db", "study.db") == 0
+    export = ["export", "study", "--db", "study.db", "--format", "torch", "-o"]
+    if _ran(*export, f"my_{kernel}") != 0:  # the budget may end before the champion is verified
+        assert _ran("verify", "study", "--db", "study.db", "--fuzz", "5s") == 0
+        assert _ran(*export, f"my_{kernel}") == 0
+    install(Path(f"my_{kernel}"), tmp_path / "fast")
+    shown = run_python(tmp_path / "fast", "-m", f"my_{kernel}.selftest", "--times")
+    print(shown)
+    assert "all checks passed" in shown
+    monkeypatch.setattr("evokern.pack.library.host_compiler", lambda: None)
+    assert _ran(*export, f"slow_{kernel}") == 0
+    install(Path(f"slow_{kernel}"), tmp_path / "slow")
+    shown = run_python(tmp_path / "slow", "-m", f"slow_{kernel}.selftest", "--times")
+    print(shown)
+    assert "all checks passed" in shown
+    assert "launched from Python, because the package was built without a C++ compiler" in shown
+
+
+def _ran(*arguments: str) -> int:
+    result = CliRunner().invoke(app, list(arguments))
+    print(result.output)
+    return result.exit_code
