@@ -23,7 +23,7 @@ STUDIES = {
 def test_a_searched_kernel_becomes_an_operator(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package passes its self-test with the C++ library, and launched from Python."""
     monkeypatch.chdir(tmp_path)
-    Path("study.toml").write_text(f'kernel = "{kernel}"\nproblems = ["{STUDIES[kernel]}"]\nbudget = "20s"\n')
+    Path("study.toml").write_text(f'kernel = "{kernel}"\nproblems = ["{STUDIES[kernel]}"]\nbudget = "60s"\n')
     assert _ran("search", "study.toml", "--db", "study.db") == 0
     export = ["export", "study", "--db", "study.db", "--format", "torch", "-o"]
     if _ran(*export, f"my_{kernel}") != 0:  # the budget may end before the champion is verified
