@@ -1,0 +1,32 @@
+"""Host code of a CUDA program, parsed with tree-sitter and evaluated symbolically: launches, sizes and checks."""
+
+from __future__ import annotations
+
+from evokern.cuda_source.host.read import host_launches
+from evokern.cuda_source.host.records import HostBuffer, HostLaunch
+from evokern.cuda_source.host.values import (
+    Dim3,
+    Expr,
+    Name,
+    Operation,
+    TypeName,
+    names_in,
+    number,
+    substituted,
+    to_python,
+)
+
+__all__ = [
+    "Dim3",
+    "Expr",
+    "HostBuffer",
+    "HostLaunch",
+    "Name",
+    "Operation",
+    "TypeName",
+    "host_launches",
+    "names_in",
+    "number",
+    "substituted",
+    "to_python",
+]
