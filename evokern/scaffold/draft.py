@@ -167,7 +167,7 @@ def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
     program = _default_program(prober, reading.plan)
     if reading.plan.cluster or isinstance(program, str):
         return reading
-    symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults)]
+    symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults, _any_problem(reading.plan))]
     try:
         extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
     except SourceError:  # an instruction that the simulator does not support; the draft says so
@@ -178,8 +178,12 @@ def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
 
 
 def _default_program(prober: Prober, plan: Plan) -> SimulatedProgram | str:
-    problem = {f.name: 64 for f in plan.fields}
-    return prober.program(plan.entry_of(plan.defaults), plan.defines(plan.defaults, problem))
+    problem = _any_problem(plan)
+    return prober.program(plan.entry_of(plan.defaults, problem), plan.defines(plan.defaults, problem))
+
+
+def _any_problem(plan: Plan) -> dict[str, int]:
+    return {f.name: next((c for c in f.choices if isinstance(c, int)), 64) for f in plan.fields}
 
 
 def _architecture_note(prober: Prober, plan: Plan) -> list[str]:
@@ -260,7 +264,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         plan = replace(plan, grid=(f"ceil_div(p.{plan.fields[0].name}, {plan.block[0]})",))
     program = _default_program(prober, plan)
     error = program if isinstance(program, str) and LATER_ONLY not in program else ""
-    problems = [{f.name: 64 for f in plan.fields}, *problems_at(plan.fields, 1, len(plan.grid) < 2)]
+    problems = [_any_problem(plan), *problems_at(plan.fields, 1, len(plan.grid) < 2)]
     problem, run = next(((p, r) for p in problems if not (r := prober.run(plan, p)).ok), (problems[0], Run({})))
     why = error or run.why or "no run shows what the kernel writes"
     fault = "" if error or run.finding is None else _fault_in_block(plan, run.finding, problem, reading)

@@ -22,7 +22,7 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
-from evokern.scaffold.plan import DraftArgument, Plan
+from evokern.scaffold.plan import DraftArgument, Plan, generated_headers
 from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 10_000_000
@@ -112,7 +112,8 @@ class Prober:
         """Return the compiled program, or the compiler's error."""
         key = options, entry
         if key not in self._programs:
-            self._programs[key] = self._compiled(Rendered(self.source, "kernel.cu", {}, options, (entry,)))
+            headers = generated_headers(options)
+            self._programs[key] = self._compiled(Rendered(self.source, "kernel.cu", headers, options, (entry,)))
         return self._programs[key]
 
     def _compiled(self, rendered: Rendered) -> SimulatedProgram | str:
@@ -160,7 +161,7 @@ class Prober:
             grid, block = plan.extents(plan.whole_grid, config, problem), plan.extents(plan.block, config, problem)
             cluster = plan.extents(plan.cluster, config, problem) if plan.cluster else None
             shared = plan.value(plan.shared, config, problem)
-            entry, options = plan.entry_of(config), plan.defines(config, problem)
+            entry, options = plan.entry_of(config, problem), plan.defines(config, problem)
         except (ZeroDivisionError, TypeError, AttributeError, ValueError) as error:
             return Run({}, f"the launch cannot be computed: {error}")
         threads = prod(block)

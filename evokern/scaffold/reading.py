@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import (
@@ -14,7 +14,6 @@ from evokern.cuda_source import (
     EntryPoint,
     KernelFunction,
     LaunchSite,
-    Macro,
     Parameter,
 )
 from evokern.cuda_source.specialize.conditionals import inline_headers
@@ -22,17 +21,17 @@ from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry
 from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
-from evokern.scaffold.blocks import block_of, neighbours
+from evokern.scaffold.blocks import block_of
 from evokern.scaffold.expression import outer_parts, to_python
 from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find_launch, read_launch
-from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, Plan, unused_name
+from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, Plan
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated_sizes import allocated_sizes
+from evokern.scaffold.tunables import find_tunables, values_of
+from evokern.scaffold.uses import device_uses
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
-LARGEST_GENE = 1024
-"""Maximum value of a macro that becomes a gene; larger values are problem sizes."""
 _REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
          "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
 
@@ -45,7 +44,7 @@ class KernelReading:
     plan: Plan
     """Launch and genes; grid and block may be missing."""
     source: str
-    """Device code of the kernel and its dependencies, with an `#error` for each missing macro."""
+    """Device code of the kernel and its dependencies, which the generated header can set."""
     launch_line: str = ""
     """Location of the launch that sets grid and block; empty if no launch could be read."""
     unread: str = ""
@@ -81,17 +80,15 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     point = _with_arguments(source, function, wanted, site)
     named = entry_words([point.expression or function.name])
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name], named)
-    macros = tuple(_numeric_macros(source, text))
     has_sizes = any(not p.pointer and p.base in WHOLE for p in function.parameters)
-    sizes = {m.name: m.number or 0 for m in macros if not has_sizes and (m.number or 0) > LARGEST_GENE}
-    genes = [_macro_gene(macro) for macro in macros if (macro.number or 0) <= LARGEST_GENE]
+    found = find_tunables(source, text, device_uses(text), has_sizes=has_sizes, launch_words=_launch_words(site))
+    sizes, genes = found.sizes, found.genes
     entry, template_genes, given = _entry(point, source, site, text)
-    written = {g.name: str(g.default) for g in (*genes, *template_genes)}
-    text = device_source(text, [m for m in macros if m.number is not None or m.kind == "required"], sizes,
-                         {g.name for g in genes})  # fmt: skip
-    types = _types(function, point, text, written | {n: str(v) for n, v in sizes.items()})
-    names = constant_names(source) | {gene.name: f"c.{gene.name}" for gene in genes} | given
-    names |= {name: f"p.{name}" for name in sizes}
+    macros = [gene.name for gene in genes if gene.as_ == "macro"]
+    text = device_source(found.edited(text), [*macros, *sizes], generated=bool(genes))
+    defaults = {**sizes, **{gene.name: gene.default for gene in (*genes, *template_genes)}}
+    types = _types(function, point, text, Plan("", (*genes, *template_genes), (), (), (), ()).defines(defaults, {}))
+    names = {**constant_names(source), **found.names, **given}
     fields = _fields(function, sizes, types)
     launch = None
     if site:
@@ -117,6 +114,12 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     )
     literals = dict(sizes.items())
     return KernelReading(function, plan, text, f"line {site.line}" if site and not unread else "", unread, literals)
+
+
+def _launch_words(site: LaunchSite | None) -> set[str]:
+    """Return the identifiers in the extents of a launch, including those of the local variables that they use."""
+    texts = [site.grid, site.block, site.shared, *(text for _, text in site.definitions)] if site else []
+    return set(re.findall(r"[A-Za-z_]\w*", " ".join(texts)))
 
 
 def _unread(site: LaunchSite | None, launch: LaunchText | None) -> str:
@@ -156,39 +159,6 @@ def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
         if not templates or "<" in (wanted or "") or templates[0].obstacle:
             raise
         return templates[0]
-
-
-def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
-    """Yield numeric macros in the kernel's code, except masks and the warp size, which cannot change.
-
-    Macros of the compiler, and those that depend on the platform (defined in several branches), cannot change either.
-    """
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    # A macro on the command line would also replace a template parameter of the same name.
-    given = re.findall(r"\btemplate\s*<([^{;]*?)>", code)
-    shadowed = {word for parameters in given for word in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", parameters)}
-    used = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+\w+", "#", code, flags=re.M)))
-    for macro in source.macros:
-        if (
-            macro.function_like
-            or macro.name not in used
-            or macro.name in shadowed
-            or macro.name.startswith("__")
-            or len(re.findall(rf"^[ \t]*#[ \t]*define[ \t]+{macro.name}\b", code, re.MULTILINE)) > 1
-            or re.fullmatch(r"\w*WARP_?(SIZE|SZ)\w*", macro.name, re.I)
-        ):
-            continue
-        masked = re.match(r"\(?\s*0[xX]", macro.value or "")
-        if (
-            macro.kind in ("defined", "default") and macro.number is not None and macro.number >= 0 and not masked
-        ) or macro.kind == "required":
-            yield macro
-
-
-def _macro_gene(macro: Macro) -> DraftGene:
-    if macro.number is None:
-        return DraftGene(macro.name, (1,), 1, "the file contains no value; list the possible values")
-    return DraftGene(macro.name, neighbours(macro.number), macro.number, "half and double the file's value")
 
 
 def _with_arguments(
@@ -241,11 +211,9 @@ def _entry(
         if whole and (word.isdigit() or word in ("true", "false")):
             number = int(word) if word.isdigit() else int(word == "true")
             flag = parameter.type.replace("const", "").strip() == "bool"
-            # The gene becomes a macro, which must not replace a word of the source.
-            gene = unused_name(f"T_{parameter.name or len(written)}", text)
-            why = "" if flag else "half and double the file's value"
-            values_of = (0, 1) if flag else neighbours(number)
-            genes.append(DraftGene(gene, values_of, number, why, f"template parameter {parameter.name}"))
+            gene = parameter.name or f"T_{len(written)}"
+            tried, why = ((0, 1), "") if flag else values_of(number, ())
+            genes.append(DraftGene(gene, tried, number, why, "", "template"))
             written.append("{c." + gene + "}")
             names[parameter.name] = f"c.{gene}"
             if re.fullmatch(r"[A-Za-z_]\w*", argument):
@@ -265,14 +233,13 @@ def _worked_out(text: str, names: Mapping[str, str]) -> str:
         return text
 
 
-def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapping[str, str]) -> dict[str, str]:
+def _types(function: KernelFunction, point: EntryPoint, text: str, options: Sequence[str]) -> dict[str, str]:
     """Return a map of C types as written to actual types, for template parameters and names that the source defines."""
     _, _, given = (point.expression or "").partition("<")
     parts = _split(given.removesuffix(">"))
     found = {p.name: part for p, part in zip(function.template, parts, strict=False) if p.type in ("typename", "class")}
     unknown = {found.get(p.base, p.base) for p in function.parameters}
     unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in _REAL}
-    options = tuple(f"-D{name}={value}" for name, value in defines.items())
     resolved = next(filter(None, (resolve.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
