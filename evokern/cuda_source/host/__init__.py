@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evokern.cuda_source.host.read import host_launches
-from evokern.cuda_source.host.records import HostBuffer, HostLaunch
+from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.values import (
     Dim3,
     Expr,
@@ -23,10 +23,12 @@ __all__ = [
     "HostLaunch",
     "Name",
     "Operation",
+    "Pointer",
     "TypeName",
     "host_launches",
     "names_in",
     "number",
     "substituted",
+    "text_of",
     "to_python",
 ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 else:
-    Node: TypeAlias = Any
+    Node = Any
+
+__all__ = ["Node", "children", "expressions", "field", "line", "parse", "text", "walk"]
 
 
 @cache

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
 from evokern.cuda_source import preprocessor
+from evokern.cuda_source.host import HostLaunch, host_launches
 from evokern.cuda_source.lexer import NESTING
-from evokern.cuda_source.reader import finders, known_headers, launches, macros
+from evokern.cuda_source.reader import finders, known_headers, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import (
-    Allocation,
     Constant,
     EntryPoint,
     HostFunction,
     Include,
     KernelFunction,
-    LaunchSite,
     Macro,
     SharedArray,
 )
@@ -54,17 +54,20 @@ class CudaSource:
     """The ``__shared__`` declarations."""
     host_functions: tuple[HostFunction, ...]
     """Host functions removed from the main file."""
-    launches: tuple[LaunchSite, ...]
-    """Kernel launches in the file."""
     includes: tuple[Include, ...]
     """All ``#include`` directives with their status."""
-    allocations: tuple[Allocation, ...] = ()
-    """Allocations of GPU memory in the host code."""
+    texts: Mapping[str, str] = MappingProxyType({})
+    """Text of each file with its host code, by the name in `#include`; the main file's name is empty."""
 
     @property
     def name(self) -> str:
         """Name of the file for messages and for the compiler."""
         return self.path.name if self.path else "source.cu"
+
+    @cached_property
+    def launches(self) -> tuple[HostLaunch, ...]:
+        """Kernel launches of the host code."""
+        return host_launches(self.texts)
 
     @property
     def missing_includes(self) -> tuple[Include, ...]:
@@ -94,7 +97,7 @@ class CudaSource:
             SourceError: if the kernel does not exist or is ambiguous, lacks template arguments, or needs a host
                 library.
         """
-        return find_entry(wanted, self.entries, self.launches, self.name, self.text)
+        return find_entry(wanted, self.entries, lambda: self.launches, self.name, self.text)
 
 
 def read(
@@ -132,9 +135,8 @@ def read(
         constants=tuple(constant for unit in units.values() for constant in finders.constants(unit)),
         shared=tuple(array for unit in units.values() for array in finders.shared_arrays(unit)),
         host_functions=tuple(finders.host_functions(units[""], host_code)),
-        launches=tuple(launch for unit in units.values() for launch in launches.launches(unit)),
         includes=found,
-        allocations=tuple(made for unit in units.values() for made in launches.allocations(unit)),
+        texts={name: unit.text for name, unit in units.items()},
     )
 
 
