@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 
 from evokern.cuda_source import KernelFunction
-from evokern.scaffold.expression import to_python
-from evokern.scaffold.launch_text import LaunchText
+from evokern.cuda_source.host import translated
+from evokern.scaffold.file_launch import LaunchText
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, Plan, split_tuple, unused_name
 
 _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
@@ -27,7 +27,7 @@ def block_of(
         text: device code.
         unread: reason why the launch states no block.
     """
-    bound = to_python(function.launch_bounds[0], names, {}) if function.launch_bounds else None
+    bound = translated(function.launch_bounds[0], names) if function.launch_bounds else None
     if launch and launch.block:
         numbers = _block_numbers(launch)
         return launch.block, tuple(

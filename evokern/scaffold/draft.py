@@ -23,7 +23,7 @@ from evokern.scaffold.infer import (
     tensors_of,
     with_read_constants,
 )
-from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name, without_fields
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftGene, DraftTensor, Plan, unused_name, without_fields
 from evokern.scaffold.probe import LATER_ONLY, Prober, Run
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, read_kernel
@@ -101,7 +101,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     """
     prober = Prober(reading.source, DRAFTED_FOR)
     reading = with_cluster(prober, reading)
-    plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch)
+    plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch or bool(reading.launch_line))
     if found is None:
         return _draft_without_runs(reading, prober)
     plan = with_read_constants(plan, found)
@@ -123,7 +123,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
                 f"kernel.py: with the launch on {reading.launch_line}, runs wrote {100 * share:.0f} % of {tensor.name} "
                 f"({', '.join(tensor.shape)}, a guess); check the shape and the grid"
             )
-    if not known_launch and not found.exceeded:
+    if not known_launch and not found.exceeded and not prober.exhausted:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
     notes += _architecture_note(prober, plan)
     small = small_problems(plan, tensors, None if found.exceeded else prober)  # which drops problems with findings
@@ -212,7 +212,9 @@ def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, fou
     text = " ".join([axes, *plan.grid, *plan.block, plan.shared, *plan.macros.values()])
     used = {f.name for f in plan.fields if re.search(rf"p\.{re.escape(f.name)}\b", text)}
     idle = {f.name for f in plan.fields} - used
-    if not idle or not used:
+    if reading.launch_line:  # a variable that the file passes is a field, though its value has no effect on sizes
+        idle = {name for name in idle if name in reading.literals}
+    if not idle or not used or prober.exhausted:
         return plan, found
     smaller = without_fields(plan, idle, reading.literals)
     again = evidence(prober, smaller, found.level)
@@ -277,13 +279,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         note = "kernel.py: roles, shapes and launch are guesses, because the finding ends every run"
     if error:
         note = "kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel"
-    const = {p.name for p in reading.function.parameters if p.const}
-    shape = tuple(f"p.{f.name}" for f in plan.fields[:2])
-    tensors = tuple(
-        DraftTensor(a.name, a.dtype, shape, "input" if a.name in const else "output", "the kernel did not run: " + why)
-        for a in plan.arguments
-        if a.is_tensor
-    )
+    tensors = tuple(_without_run(reading, a, why) for a in plan.arguments if a.is_tensor)
     if not any(t.role == "output" for t in tensors):
         tensors = (*tensors[:-1], replace(tensors[-1], role="output"))
     return Draft(
@@ -300,6 +296,18 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         compile_error=error,
         notes=(note,),
     )
+
+
+def _without_run(reading: KernelReading, argument: DraftArgument, why: str) -> DraftTensor:
+    """Return a buffer with the shape that the file states, or else with the first fields."""
+    const = {p.name for p in reading.function.parameters if p.const}
+    copied = reading.copied.get(argument.name, "")
+    role = "input" if argument.name in const or copied == "in" else "inout" if copied == "both" else "output"
+    stated = reading.plan.stated.get(argument.name)
+    if stated and stated.axes and (argument.name in const or copied):
+        return DraftTensor(argument.name, argument.dtype, stated.axes, role)
+    shape = stated.axes if stated and stated.axes else tuple(f"p.{f.name}" for f in reading.plan.fields[:2])
+    return DraftTensor(argument.name, argument.dtype, shape, role, f"the kernel did not run: {why}")
 
 
 def _fault_in_block(plan: Plan, finding: Finding, problem: Mapping[str, int], reading: KernelReading) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
-from evokern.scaffold.infer import INDEX_LIMIT, LEVELS, Evidence, problems_at, size_of
+from evokern.scaffold.infer import INDEX_LIMIT, LEVELS, Evidence, obeys, problems_at, size_of
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
 
@@ -21,13 +21,16 @@ STUDY_ELEMENTS = 1 << 22
 
 def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Plan:
     """Find each field's divisor; store it as a constraint if it depends on a gene, otherwise in the field."""
-    level = 1 if found.exceeded else _clean_level(prober, plan, found, tensors)
+    level = 1 if found.exceeded or prober.exhausted else _clean_level(prober, plan, found, tensors)
     if level == 1:
         return plan
     base = {f.name: found.problems[0][f.name] if f.choices else level for f in plan.fields}
     fields, constraints = [], list(plan.constraints)
     for field in plan.fields:
-        if field.choices:
+        if field.choices or any(text.endswith(f", p.{field.name})") for _, text, _ in plan.constraints):
+            fields.append(field)
+            continue
+        if prober.exhausted:
             fields.append(field)
             continue
         needed = _needed(prober, plan, tensors, base, field.name, level)
@@ -51,6 +54,10 @@ def _clean_level(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[
     """
     for level in (each for each in LEVELS if each >= found.level):
         problems = problems_at(plan.fields, level, len(plan.grid) < 2)[:1]
+        if not all(obeys(plan, problem) for problem in problems):
+            continue
+        if prober.exhausted:
+            return 1
         if level == 1:
             problems.append(_problem(plan, tails=True))
         if all(clean(prober, plan, tensors, problem) for problem in problems):

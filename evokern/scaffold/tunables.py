@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from evokern.cuda_source import CudaSource
-from evokern.cuda_source.host import tree
+from evokern.cuda_source.host import names_in, number, Pointer, expression, translated, tree
 from evokern.cuda_source.host.tree import Node
 from evokern.declaration.genes import Form
 from evokern.declaration.header.text import NAMESPACE
 from evokern.scaffold.blocks import neighbours
-from evokern.scaffold.expression import to_python
 from evokern.scaffold.plan import DraftGene, Plan
 from evokern.scaffold.uses import DeviceUses, Uses
 
@@ -110,7 +109,7 @@ def find_tunables(
     names = {number.name: str(number.value) for number in numbers.values()}
     names |= {gene.name: f"c.{gene.name}" for gene in genes} | {name: f"p.{name}" for name in sizes}
     for name, body in uses.bodies.items():
-        if name not in names and (made := to_python(body, names, uses.bodies)):
+        if name not in names and (made := translated(body, names, uses.bodies)):
             names[name] = f"({made})" if re.search(r"\W", made.strip("()").replace(".", "")) else made
     return Tunables(tuple(genes), sizes, names, tuple(edits))
 
@@ -137,11 +136,7 @@ def _constant_value(text: str) -> int | None:
     """Return the value of an expression of numbers, such as `(1 << 5)`; None for other text."""
     if not re.search(r"\d", text) or re.search(r"[A-Za-z_.]", re.sub(r"\b\d+[uUlL]+\b", "0", text)):
         return None
-    made = to_python(text, {}, {})
-    try:
-        return Plan("", (), (), (), (), ()).value(made, {}, {}) if made else None
-    except (ArithmeticError, ValueError, NameError, TypeError):
-        return None
+    return number(expression(text))
 
 
 def constants(text: str) -> Iterator[Number]:
@@ -198,8 +193,9 @@ def _in_function(node: Node) -> bool:
 
 def _allocated_words(source: CudaSource) -> frozenset[str]:
     """Return the identifiers in the sizes of allocated buffers."""
-    texts = [a.size + " " + " ".join(text for _, text in a.definitions) for a in source.allocations]
-    return frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(texts)))
+    buffers = [one.buffer for view in source.launches for one in view.arguments if isinstance(one, Pointer)]
+    sizes = [size for one in buffers for size in (one.elements, one.bytes, *(one.shape or ()))]
+    return frozenset(name.text for size in sizes for name in names_in(size))
 
 
 def _with_bodies(words: Set[str], bodies: Mapping[str, str]) -> set[str]:

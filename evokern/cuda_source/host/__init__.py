@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evokern.cuda_source.host.read import host_launches
+from evokern.cuda_source.host.read import expression, host_launches, template_arguments, translated
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.values import (
     Dim3,
@@ -13,6 +13,7 @@ from evokern.cuda_source.host.values import (
     names_in,
     number,
     substituted,
+    text_of,
     to_python,
 )
 
@@ -25,10 +26,13 @@ __all__ = [
     "Operation",
     "Pointer",
     "TypeName",
+    "expression",
     "host_launches",
     "names_in",
     "number",
     "substituted",
+    "template_arguments",
     "text_of",
     "to_python",
+    "translated",
 ]

@@ -138,6 +138,14 @@ class Evaluator:
             pass
         return tuple(self.launches)
 
+    def value(self, node: Node) -> Value:
+        """Return the value of an expression at file scope."""
+        return self._evaluate(node, _Frame(""))
+
+    def arguments(self, node: Node) -> tuple[Value, ...]:
+        """Return template arguments at file scope."""
+        return self._template_arguments(node, _Frame(""))
+
     def _parameter(self, one: ParameterNode, frame: _Frame) -> Value:
         bare = one.type.removeprefix("const ").rstrip("&")
         if _TENSOR.search(bare):

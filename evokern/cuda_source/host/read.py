@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
+from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.evaluate import Evaluator
 from evokern.cuda_source.host.program import Function, Program, read_program
 from evokern.cuda_source.host.records import HostLaunch
-from evokern.cuda_source.host.values import Name, TypeName
+from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, to_python
 
 _LAUNCHING = frozenset(
     ("<<<", "cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cudaLaunchKernelEx", "cudaLaunchKernelExC")
@@ -62,3 +64,48 @@ def _structures(program: Program, root: Function, launches: list[HostLaunch]) ->
                 for p in structure.template
             ))  # fmt: skip
     return made
+
+
+def expression(text: str) -> Expr | None:
+    """Return the value of a C expression in which all names stand for themselves; None if the text is none."""
+    nodes = tree.expressions(text)
+    if len(nodes) != 1 or nodes[0].has_error:
+        return None
+    value = Evaluator(Program(), Function("", (), (), nodes[0], "", 0, False, "", frozenset())).value(nodes[0])
+    return value if isinstance(value, int | float | Name | Operation) else None
+
+
+def translated(
+    text: str, names: Mapping[str, str], definitions: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
+    """Return Python text of a C integer expression; None if a part is unknown.
+
+    Args:
+        text: the expression.
+        names: C name → Python text.
+        definitions: C name → C expression that replaces it.
+    """
+    made = expression(text)
+    inner = {name: body for name, body in definitions.items() if body != text}
+
+    def python(name: Name) -> str | None:
+        if name.text in names:
+            return names[name.text]
+        if name.text in inner:
+            rest = {other: body for other, body in inner.items() if other != name.text}
+            found = translated(inner[name.text], names, rest)
+            return found if found is None or found.isidentifier() or found.isdigit() else f"({found})"
+        return None
+
+    return None if made is None else to_python(made, python)
+
+
+def template_arguments(text: str) -> tuple[Expr | TypeName, ...]:
+    """Return template arguments that are written as text, such as `float, 128`."""
+    found = [n for n in tree.walk(tree.parse(f"void f() {{ k<{text}>(0); }}")) if n.type == "template_argument_list"]
+    values = (
+        Evaluator(Program(), Function("", (), (), found[0], "", 0, False, "", frozenset())).arguments(found[0])
+        if found
+        else ()
+    )
+    return tuple(v if isinstance(v, int | Name | Operation | TypeName) else TypeName(text) for v in values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -56,13 +56,20 @@ class CudaSource:
     """Host functions removed from the main file."""
     includes: tuple[Include, ...]
     """All ``#include`` directives with their status."""
-    texts: Mapping[str, str] = MappingProxyType({})
+    texts: Mapping[str, str] = field(default_factory=dict)
     """Text of each file with its host code, by the name in `#include`; the main file's name is empty."""
 
     @property
     def name(self) -> str:
         """Name of the file for messages and for the compiler."""
         return self.path.name if self.path else "source.cu"
+
+    def keeping(self, names: Iterable[str]) -> CudaSource:
+        """Return the program with additional names in the device code, such as types in template arguments."""
+        units = {name: SourceFile(name, text) for name, text in self.texts.items()}
+        device = _remove_host_code(units, self.includes, names)
+        headers = {name: text for name, text in device.items() if name}
+        return replace(self, device_text=device[""], headers=headers)
 
     @cached_property
     def launches(self) -> tuple[HostLaunch, ...]:

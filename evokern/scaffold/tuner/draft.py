@@ -16,7 +16,7 @@ from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
-from evokern.scaffold.launch_text import WHOLE
+from evokern.scaffold.file_launch import WHOLE
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import small_problems
