@@ -131,14 +131,14 @@ def small_problems(plan: Plan, tensors: Sequence[DraftTensor], prober: Prober | 
     """
     made = [_problem(plan, tails) for tails in (True, False)]
     if made[0] == made[1]:  # tails are impossible: use other numbers of blocks
-        made[1] = {name: value + _multiples(plan)[name] for name, value in made[1].items()}
+        made[1] = {name: value + multiples(plan)[name] for name, value in made[1].items()}
     if prober is not None:
         made = [problem for problem in made if clean(prober, plan, tensors, problem)] or made
     return tuple(made)
 
 
 def _problem(plan: Plan, tails: bool) -> dict[str, int]:
-    multiples = _multiples(plan)
+    units = multiples(plan)
     row = (5, 3, 7, 6, 11, 9, 13) if tails else (4, 6, 2, 8, 12, 10, 14)
     values: dict[str, int] = {}
     looped = [f.name for f in plan.fields if not any(re.search(rf"p\.{f.name}\b", text) for text in plan.grid)]
@@ -149,13 +149,13 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
             continue
         long = field.name in looped[-1:]  # of several fields that a block loops over, one long one is enough
         values[field.name] = _beside_the_grid(plan, at, tails) if long else row[at % len(row)]
-        if (multiple := multiples[field.name]) > 1:
+        if (multiple := units[field.name]) > 1:
             values[field.name] = multiple * (2 + (at + tails) % 2)
     for axis, text in enumerate(plan.grid):
         names = re.findall(r"p\.(\w+)", text)
         if names:
             blocks = _several_clusters(plan, axis, 2 if len(plan.grid) > 1 else 3, tails)
-            values[names[-1]] = _cut(plan, values, axis, names[-1], multiples[names[-1]], blocks, tails)
+            values[names[-1]] = _cut(plan, values, axis, names[-1], units[names[-1]], blocks, tails)
     return values
 
 
@@ -212,7 +212,7 @@ def _beside_the_grid(plan: Plan, at: int, tails: bool) -> int:
     return 45 + 2 * at if tails else 32 * (at + 1)
 
 
-def _multiples(plan: Plan) -> dict[str, int]:
+def multiples(plan: Plan) -> dict[str, int]:
     """Return the divisor of each field for the default candidate."""
     found = {field.name: max(1, field.multiple_of) for field in plan.fields}
     for _, condition, _ in plan.constraints:

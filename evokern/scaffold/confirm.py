@@ -1,0 +1,136 @@
+"""Confirm the values of a draft's genes: another value must not change the results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from evokern.declaration.header.text import NAMESPACE
+from evokern.errors import EvokernError
+from evokern.scaffold.infer import size_of
+from evokern.scaffold.plan import DraftGene, DraftTensor, Plan
+from evokern.scaffold.probe import Prober, Run
+from evokern.scaffold.problems import LIMIT, multiples
+
+_KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
+_ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
+"""Difference between two ways of rounding, relative to the largest element."""
+_SETTLED = 2
+"""Number of blocks along each field at which values are compared."""
+
+
+def confirm_genes(
+    prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]
+) -> tuple[Plan, tuple[DraftGene, ...]]:
+    """Drop values for which the kernel fails or computes something else.
+
+    A value that the file states is kept, and the draft says what the run shows.
+
+    Args:
+        prober: runs the kernel.
+        plan: launch and genes of the draft.
+        tensors: its buffers.
+        problem: a small problem.
+
+    Returns:
+        The plan, and the genes that it lost because no other value is right.
+    """
+    genes, fixed = [], []
+    for gene in plan.genes:
+        wrong: dict[int | str, str] = {}
+        for value in gene.values:
+            if value != gene.default and not prober.exhausted and (why := _fault(prober, plan, tensors, problem, gene, value)):
+                wrong[value] = why
+        left = tuple(value for value in gene.values if value not in wrong)
+        if gene.why and wrong:
+            gene = replace(gene, values=left)
+        elif wrong:
+            gene = replace(gene, why=f"with {', '.join(map(str, wrong))}, {next(iter(wrong.values()))}")
+        if gene.values == (gene.default,) and wrong:
+            fixed.append(gene)
+        else:
+            genes.append(gene)
+    return _without(replace(plan, genes=tuple(genes)), fixed), tuple(fixed)
+
+
+def without_constants(source: str, fixed: Sequence[DraftGene]) -> str:
+    """Return device code in which constants that are no genes have the file's value again."""
+    for gene in fixed:
+        if gene.as_ == "constexpr":
+            source = re.sub(rf"\b{NAMESPACE}::{re.escape(gene.name)}\b", str(gene.default), source)
+    return source
+
+
+def _without(plan: Plan, fixed: Sequence[DraftGene]) -> Plan:
+    """Return a plan whose expressions contain the numbers of genes that are fixed."""
+    numbers = {gene.name: str(gene.default) for gene in fixed}
+
+    def filled(text: str) -> str:
+        text = re.sub(r"\{c\.(\w+)\}", lambda found: numbers.get(found[1], found[0]), text)
+        return re.sub(r"\bc\.(\w+)\b", lambda found: numbers.get(found[1], found[0]), text)
+
+    if not numbers:
+        return plan
+    return replace(
+        plan,
+        entry=filled(plan.entry),
+        arguments=tuple(replace(a, expression=a.expression and filled(a.expression)) for a in plan.arguments),
+        grid=tuple(map(filled, plan.grid)),
+        block=tuple(map(filled, plan.block)),
+        shared=filled(plan.shared),
+        cluster=tuple(map(filled, plan.cluster)),
+        macros={name: filled(text) for name, text in plan.macros.items()},
+        constraints=tuple((name, filled(text), why) for name, text, why in plan.constraints),
+    )
+
+
+def _fault(
+    prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int], gene: DraftGene,
+    value: int | str,
+) -> str:  # fmt: skip
+    """Return what is wrong with a value of a gene while the others have their defaults; empty if nothing is."""
+    config = {**plan.defaults, gene.name: value}
+    changed = replace(plan, genes=tuple(replace(g, default=config[g.name]) for g in plan.genes))
+    units = {name: lcm(unit, multiples(changed)[name]) for name, unit in multiples(plan).items()}
+    sizes = {name: -(-number // units[name]) * units[name] for name, number in problem.items()}
+    if not all(plan.value(text, config, sizes) for _, text, _ in plan.constraints):
+        return ""  # other genes must change too
+    run = _run(prober, changed, tensors, sizes)
+    if not run.ok:
+        return run.why
+    base = _run(prober, plan, tensors, sizes)
+    return "the results differ" if base.ok and not _agree(base, run, tensors) else ""
+
+
+def _run(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> Run:
+    try:
+        exact = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
+    except (EvokernError, ArithmeticError, AttributeError) as error:
+        return Run({}, str(error))
+    return prober.run(plan, problem, limit=LIMIT, exact=exact, keep=True, sanitize=True)
+
+
+def _agree(one: Run, other: Run, tensors: Sequence[DraftTensor]) -> bool:
+    """Return whether two runs leave the same results."""
+    for tensor in tensors:
+        if tensor.role in ("output", "inout"):
+            texts = [(run.contents or {}).get(tensor.name) for run in (one, other)]
+            if texts[0] is None or texts[1] is None or len(texts[0]) != len(texts[1]):
+                return False
+            first, second = (_numbers(text, tensor.dtype) for text in texts)
+            allowed = _ALLOWED.get(tensor.dtype, 0.0) * float(np.nanmax(np.abs(first), initial=0.0, where=np.isfinite(first)))
+            if not np.allclose(first, second, rtol=0, atol=allowed, equal_nan=True):
+                return False
+    return True
+
+
+def _numbers(data: Any, dtype: str) -> Any:
+    raw = np.frombuffer(bytes(data), np.uint8)
+    if dtype == "bf16":
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return raw.view(_KINDS.get(dtype, "u1")).astype(np.float64)
