@@ -13,15 +13,14 @@ import numpy as np
 from evokern.declaration.header.text import NAMESPACE
 from evokern.errors import EvokernError
 from evokern.scaffold.infer import size_of
-from evokern.scaffold.plan import DraftGene, DraftTensor, Plan
+from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import LIMIT, multiples
+from evokern.scaffold.stated_rules import holds
 
 _KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
 _ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
 """Difference between two ways of rounding, relative to the largest element."""
-_SETTLED = 2
-"""Number of blocks along each field at which values are compared."""
 
 
 def confirm_genes(
@@ -42,19 +41,19 @@ def confirm_genes(
     """
     genes, fixed = [], []
     for gene in plan.genes:
-        wrong: dict[int | str, str] = {}
-        for value in gene.values:
-            if value != gene.default and not prober.exhausted and (why := _fault(prober, plan, tensors, problem, gene, value)):
-                wrong[value] = why
-        left = tuple(value for value in gene.values if value not in wrong)
-        if gene.why and wrong:
-            gene = replace(gene, values=left)
-        elif wrong:
-            gene = replace(gene, why=f"with {', '.join(map(str, wrong))}, {next(iter(wrong.values()))}")
-        if gene.values == (gene.default,) and wrong:
-            fixed.append(gene)
-        else:
-            genes.append(gene)
+        tried = [value for value in gene.values if value != gene.default]
+        faults = {value: _fault(prober, plan, tensors, problem, gene, value) for value in tried}
+        wrong = {value: why for value, why in faults.items() if why}
+        if wrong:
+            shown = f"with {gene.name} = {', '.join(map(str, wrong))}, {next(iter(wrong.values()))}"
+            if not gene.why and gene.doc != BLOCK_DOC:  # the file states the values
+                gene = replace(gene, why=shown)
+            elif len(wrong) == len(tried):
+                fixed.append(replace(gene, why=shown))
+                continue
+            else:
+                gene = replace(gene, values=tuple(value for value in gene.values if value not in wrong))
+        genes.append(gene)
     return _without(replace(plan, genes=tuple(genes)), fixed), tuple(fixed)
 
 
@@ -94,11 +93,13 @@ def _fault(
     value: int | str,
 ) -> str:  # fmt: skip
     """Return what is wrong with a value of a gene while the others have their defaults; empty if nothing is."""
+    if prober.exhausted:
+        return ""
     config = {**plan.defaults, gene.name: value}
     changed = replace(plan, genes=tuple(replace(g, default=config[g.name]) for g in plan.genes))
     units = {name: lcm(unit, multiples(changed)[name]) for name, unit in multiples(plan).items()}
     sizes = {name: -(-number // units[name]) * units[name] for name, number in problem.items()}
-    if not all(plan.value(text, config, sizes) for _, text, _ in plan.constraints):
+    if not all(holds(plan, text, config, sizes) for _, text, _ in plan.constraints):
         return ""  # other genes must change too
     run = _run(prober, changed, tensors, sizes)
     if not run.ok:
@@ -123,7 +124,9 @@ def _agree(one: Run, other: Run, tensors: Sequence[DraftTensor]) -> bool:
             if texts[0] is None or texts[1] is None or len(texts[0]) != len(texts[1]):
                 return False
             first, second = (_numbers(text, tensor.dtype) for text in texts)
-            allowed = _ALLOWED.get(tensor.dtype, 0.0) * float(np.nanmax(np.abs(first), initial=0.0, where=np.isfinite(first)))
+            allowed = _ALLOWED.get(tensor.dtype, 0.0) * float(
+                np.nanmax(np.abs(first), initial=0.0, where=np.isfinite(first))
+            )
             if not np.allclose(first, second, rtol=0, atol=allowed, equal_nan=True):
                 return False
     return True

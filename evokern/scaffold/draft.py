@@ -12,6 +12,7 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
 from evokern.scaffold.blocks import block_values, neighbours
+from evokern.scaffold.confirm import confirm_genes, without_constants
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.infer import (
     LIMITS,
@@ -82,9 +83,6 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
     reading = read_kernel(source, entry)
     made = from_reading(reading)
     notes = list(made.notes)
-    if source.constants:
-        known = [c.name for c in source.constants if c.name in reading.source]
-        notes += [f"kernel.cu: these constants could become genes: {', '.join(known)}"] if known else []
     rendered = Rendered(source.device_text, source.name, source.headers, (), ())
     missing = active_includes(source, source.missing_includes, rendered, DRAFTED_FOR[0])
     names = dict.fromkeys(include.name for include in missing)
@@ -127,10 +125,15 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         plan = _with_block_genes(prober, plan, tensors, reading.source)
     notes += _architecture_note(prober, plan)
     small = small_problems(plan, tensors, None if found.exceeded else prober)  # which drops problems with findings
+    source = reading.source
+    if not known_launch and not found.exceeded:
+        plan, fixed = confirm_genes(prober, plan, tensors, small[-1])
+        source = without_constants(source, fixed)
+        notes += [f"kernel.cu: {gene.name} = {gene.default} is no gene: {gene.why}" for gene in fixed]
     return Draft(
         function=reading.function.name,
         plan=plan,
-        source=reading.source,
+        source=source,
         tensors=tensors,
         small=small,
         study=study_problem(plan, tensors, reading.literals),

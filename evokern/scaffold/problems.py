@@ -42,8 +42,9 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
         fields.append(field)
         for number, unit in enumerate(units):
             name = f"whole_{field.name.lower()}_tiles" + (f"_{number + 1}" if number else "")
-            reason = "a partial tile would reach outside the buffers"
-            constraints.append((name, f"divides({unit}, p.{field.name})", reason))
+            condition = f"divides({unit}, p.{field.name})"
+            if condition not in [known for _, known, _ in constraints]:
+                constraints.append((name, condition, "a partial tile would reach outside the buffers"))
     return replace(plan, fields=tuple(fields), constraints=tuple(constraints))
 
 

@@ -26,6 +26,7 @@ from evokern.scaffold.file_launch import WHOLE, FileLaunch, LaunchReader, Launch
 from evokern.scaffold.instantiation import Instance, Instantiation, with_literals
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, Plan
 from evokern.scaffold.source_text import device_source
+from evokern.scaffold.stated_rules import whole_quotients, with_rules
 from evokern.scaffold.stated_sizes import commented_sizes
 from evokern.scaffold.tunables import find_tunables, values_of
 from evokern.scaffold.uses import device_uses
@@ -87,9 +88,8 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         source = source.keeping(named)  # a type that only template arguments name
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name], named)
     has_sizes = any(not p.pointer and p.base in WHOLE for p in function.parameters)
-    found = find_tunables(
-        source, text, device_uses(text), has_sizes=has_sizes, launch_words=_launch_words(found_launch)
-    )
+    uses = device_uses(text)
+    found = find_tunables(source, text, uses, has_sizes=has_sizes, launch_words=_launch_words(found_launch))
     sizes, genes = found.sizes, found.genes
     instance = with_literals(template.instance(found.names), genes)
     if point is not None and point.symbol:
@@ -124,6 +124,10 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         constants=constants_of(text, types),
         stated=stated,
     )
+    quotients = [one for one in (*plan.block, *found.names.values()) if "//" in one]
+    plan = with_rules(plan, whole_quotients(quotients), "the file divides these numbers")
+    conditions = [made for one in uses.assertions if (made := translated(one, names, uses.bodies))]
+    plan = with_rules(plan, conditions, "a static_assert in the file requires it")
     literals = {**(launch.literals if launch else {}), **sizes}
     line = f"line {found_launch.view.line}" if found_launch and not unread else ""
     return KernelReading(function, plan, text, line, unread, literals, _copied(launch))
