@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from evokern.cuda_source import CudaSource, Macro
+from evokern.cuda_source.preprocessor import integer
 from evokern.declaration.kernel_files import GENERATED
+from evokern.errors import UsageError
 
 _HEADER_OF = {
     "cuda_fp16.h": r"\b(?:__half2?|half2?|__float2half\w*|__hadd|__hmul|__hfma2?)\b",
@@ -44,6 +48,28 @@ def device_source(text: str, replaced: Iterable[str], *, generated: bool) -> str
     if generated and GENERATED not in text:
         text = _behind_opening(text, f'#include "{GENERATED}"\n')
     return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", text).strip("\n") + "\n"
+
+
+def with_definitions(source: CudaSource, definitions: Sequence[str]) -> CudaSource:
+    """Return a file as if its build defined macros: each becomes a default at the start of the device code.
+
+    Args:
+        source: the file.
+        definitions: macros as NAME=VALUE; NAME alone means the value 1.
+
+    Raises:
+        UsageError: a name is not an identifier.
+    """
+    made: dict[str, Macro] = {}
+    for one in definitions:
+        name, _, value = one.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise UsageError(f"-D {one}: {name!r} is not the name of a macro; write -D NAME=VALUE")
+        value = value if "=" in one else "1"
+        made[name] = Macro(name, value, "default", 0, integer(value))
+    lines = "".join(f"#ifndef {m.name}\n#define {m.name} {m.value}\n#endif\n" for m in made.values())
+    others = tuple(macro for macro in source.macros if macro.name not in made)
+    return replace(source, device_text=lines + source.device_text, macros=(*made.values(), *others))
 
 
 def _without_remains(text: str) -> str:
