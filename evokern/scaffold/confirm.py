@@ -16,7 +16,7 @@ from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import LIMIT, multiples
-from evokern.scaffold.stated_rules import holds
+from evokern.scaffold.stated_rules import holds, with_rules
 
 _KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
 _ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
@@ -75,7 +75,8 @@ def _without(plan: Plan, fixed: Sequence[DraftGene]) -> Plan:
 
     if not numbers:
         return plan
-    return replace(
+    constraints = tuple((name, filled(text), why) for name, text, why in plan.constraints)
+    fewer = replace(
         plan,
         entry=filled(plan.entry),
         arguments=tuple(replace(a, expression=a.expression and filled(a.expression)) for a in plan.arguments),
@@ -84,8 +85,9 @@ def _without(plan: Plan, fixed: Sequence[DraftGene]) -> Plan:
         shared=filled(plan.shared),
         cluster=tuple(map(filled, plan.cluster)),
         macros={name: filled(text) for name, text in plan.macros.items()},
-        constraints=tuple((name, filled(text), why) for name, text, why in plan.constraints),
+        constraints=tuple(one for one in constraints if "c." in one[1]),
     )
+    return with_rules(fewer, [text for _, text, _ in constraints if "c." not in text], "")
 
 
 def _fault(

@@ -83,6 +83,9 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
     reading = read_kernel(source, entry)
     made = from_reading(reading)
     notes = list(made.notes)
+    lost = re.search(r'identifier "(\w+)" is undefined', made.compile_error)
+    if lost and re.fullmatch(r"[A-Z_][A-Z0-9_]*", lost[1]):
+        notes.append(f"kernel.cu: if the build defines {lost[1]}, draft again with -D {lost[1]}=VALUE")
     rendered = Rendered(source.device_text, source.name, source.headers, (), ())
     missing = active_includes(source, source.missing_includes, rendered, DRAFTED_FOR[0])
     names = dict.fromkeys(include.name for include in missing)

@@ -61,10 +61,10 @@ def _with_rule(plan: Plan, condition: str, reason: str) -> Plan:
     genes = [g for g in plan.genes if re.search(rf"\bc\.{re.escape(g.name)}\b", condition)]
     fields = [f for f in plan.fields if re.search(rf"\bp\.{re.escape(f.name)}\b", condition)]
     if not genes:
-        divisor = re.fullmatch(r"divides\((\d+), p\.(\w+)\)", condition)
+        divisor = re.fullmatch(r"divides\(([\d *()]+), p\.(\w+)\)", condition)
         if divisor is None or fields[0].choices:
             return plan
-        unit = lcm(max(1, fields[0].multiple_of), int(divisor[1]))
+        unit = lcm(max(1, fields[0].multiple_of), plan.value(divisor[1], {}, {}))
         return replace(plan, fields=tuple(replace(f, multiple_of=unit) if f is fields[0] else f for f in plan.fields))
     if not fields and len(genes) == 1:
         gene = genes[0]

@@ -31,7 +31,7 @@ _SWITCH = re.compile(
 )
 _NUMBER = r"(?<![\w.+-])\d+(?![\w.]|\s*%)"
 _LIST = re.compile(rf"{_NUMBER}(?:\s*(?:,\s*or\b|,\s*and\b|,|/|\||\bor\b|\band\b|\s)\s*{_NUMBER})+")
-_RANGE = re.compile(rf"({_NUMBER})\s*(?:\.\.\.?|\bto\b|-|–)\s*({_NUMBER})")
+_RANGE = re.compile(r"(?<![\w.])(\d+)\s*(?:\.\.\.?|\bto\b|-|–)\s*(\d+)(?![\w.])")
 _MULTIPLE = re.compile(r"\b(?:multiples?|divisible|divides)\s*(?:of|by)\s+(\d+)", re.IGNORECASE)
 _POWER = re.compile(r"\bpowers?[ -]of[ -](?:two|2)\b", re.IGNORECASE)
 _MOST = re.compile(r"(?:<=|≤|\bat most\b|\bup to\b|\bmax(?:imum)?(?: of| is)?:?)\s*(\d+)", re.IGNORECASE)
@@ -88,7 +88,7 @@ def find_tunables(
         has_sizes: whether the kernel has integer parameters, so that its numbers need not be the problem's size.
         launch_words: identifiers in grid, block and shared memory of the launch.
     """
-    macros = [*_macros(source, text)]
+    macros = _macros(source, text, uses)
     numbers = {number.name: number for number in (*constants(text), *macros)}
     allocated = _allocated_words(source)
     launch = _with_bodies(launch_words, uses.bodies)
@@ -118,17 +118,19 @@ def _required(name: str) -> DraftGene:
     return DraftGene(name, (1,), 1, "the file contains no value; list the possible values")
 
 
-def _macros(source: CudaSource, text: str) -> Iterator[Number]:
-    """Yield the macros of the device code whose value is a number, except those with a value for each platform."""
+def _macros(source: CudaSource, text: str, uses: DeviceUses) -> Iterator[Number]:
+    """Yield the macros of the device code whose value is a number, except those with a value for each platform.
+
+    A macro on the command line would also replace a template parameter of the same name.
+    """
     defined = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", text, re.MULTILINE)
-    # A macro on the command line would also replace a template parameter of the same name.
-    shadowed = set(re.findall(r"\btemplate\s*<[^{;]*?\b(\w+)\s*(?:=[^,<>]*)?(?=[,>])", text))
     for macro in source.macros:
-        if macro.function_like or macro.kind not in ("defined", "default") or macro.name in shadowed:
+        if macro.function_like or macro.kind not in ("defined", "default") or macro.name in uses.template_parameters:
             continue
         number = macro.number if macro.number is not None else _constant_value(macro.value or "")
         masked = re.match(r"\(?\s*0[xX]", macro.value or "")
-        if number is not None and number >= 0 and not masked and defined.count(macro.name) <= 1:
+        known = macro.kind == "default" or defined.count(macro.name) <= 1
+        if number is not None and number >= 0 and not masked and known:
             yield Number(macro.name, number, macro.line, macro.file)
 
 

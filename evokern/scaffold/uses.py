@@ -35,6 +35,8 @@ class DeviceUses:
     """Conditions of the `static_assert`s, divided at `&&`."""
     bodies: Mapping[str, str]
     """Macro without parameters → its replacement."""
+    template_parameters: frozenset[str]
+    """Names of template parameters that are numbers."""
 
 
 def device_uses(text: str) -> DeviceUses:
@@ -46,6 +48,7 @@ def device_uses(text: str) -> DeviceUses:
     names: dict[str, Uses] = defaultdict(Uses)
     assertions: list[str] = []
     bodies: dict[str, str] = {}
+    parameters: set[str] = set()
     for node in tree.walk(tree.parse(text)):
         if node.type in _IDENTIFIERS:
             _add(names, node)
@@ -59,7 +62,9 @@ def device_uses(text: str) -> DeviceUses:
         elif node.type == "static_assert_declaration":
             condition = tree.field(node, "condition")
             assertions += _conjuncts(condition) if condition is not None else []
-    return DeviceUses(names, tuple(assertions), bodies)
+        elif node.type == "template_parameter_list":
+            parameters |= {tree.text(tree.field(one, "declarator")) for one in tree.children(node)}
+    return DeviceUses(names, tuple(assertions), bodies, frozenset(parameters))
 
 
 def _code(node: Node) -> str:

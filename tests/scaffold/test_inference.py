@@ -130,16 +130,16 @@ def test_a_template_parameter_and_a_macro_of_one_name() -> None:
     """The gene has a name of its own, reaches the kernel as a template argument, and tiles become constraints."""
     made = drafted(TILED, "product")
     (gene,) = made.plan.genes
-    assert (gene.name, gene.default) == ("T_BS", 8)
-    assert made.plan.entry == "product<float, {c.T_BS}>"
-    assert made.plan.block == ("c.T_BS", "c.T_BS")
+    assert (gene.name, gene.default) == ("BS", 8)
+    assert made.plan.entry == "product<float, {c.BS}>"
+    assert made.plan.block == ("c.BS", "c.BS")
     assert shapes(made) == {
         "A": ("input", ("p.M", "p.K")),
         "B": ("input", ("p.K", "p.N")),
         "C": ("output", ("p.M", "p.N")),
     }
     conditions = {condition for _, condition, _ in made.plan.constraints}
-    assert {"divides(c.T_BS, p.M)", "divides(c.T_BS, p.N)"} <= conditions
+    assert {"divides(c.BS, p.M)", "divides(c.BS, p.N)"} <= conditions
 
 
 def test_indices_limits_and_constant_memory() -> None:
@@ -327,7 +327,7 @@ void start(const float* x, float* y, int m, int n) {
 @pytest.mark.parametrize(
     ("entry", "cluster", "problem", "grid"),
     [
-        ("tiles", ("c.WIDE", "c.T_ROWS"), {"M": 17, "N": 129}, (8, 4, 1)),
+        ("tiles", ("c.WIDE", "c.ROWS"), {"M": 17, "N": 129}, (8, 4, 1)),
         ("row", ("2",), {"N": 300}, (4, 1, 1)),  # only the compiler knows what the macro stands for
     ],
 )
