@@ -11,7 +11,6 @@ from evokern.cuda_source import (
     UNSUPPORTED,
     UNSUPPORTED_TYPES,
     CudaSource,
-    EntryPoint,
     KernelFunction,
     Parameter,
 )
@@ -24,11 +23,11 @@ from evokern.scaffold import resolve
 from evokern.scaffold.blocks import block_of
 from evokern.scaffold.file_launch import WHOLE, FileLaunch, LaunchReader, LaunchText, find_launch
 from evokern.scaffold.instantiation import Instance, Instantiation, with_literals
-from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, Plan
+from evokern.scaffold.plan import DraftArgument, DraftField, Plan
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated_rules import whole_quotients, with_rules
 from evokern.scaffold.stated_sizes import commented_sizes
-from evokern.scaffold.tunables import find_tunables, values_of
+from evokern.scaffold.tunables import find_tunables
 from evokern.scaffold.uses import device_uses
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from evokern.cuda_source import CudaSource
-from evokern.cuda_source.host import names_in, number, Pointer, expression, translated, tree
+from evokern.cuda_source.host import Pointer, expression, names_in, number, translated, tree
 from evokern.cuda_source.host.tree import Node
 from evokern.declaration.genes import Form
 from evokern.declaration.header.text import NAMESPACE
 from evokern.scaffold.blocks import neighbours
-from evokern.scaffold.plan import DraftGene, Plan
+from evokern.scaffold.plan import DraftGene
 from evokern.scaffold.uses import DeviceUses, Uses
 
 LARGEST_GENE = 1024

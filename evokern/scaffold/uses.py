@@ -152,4 +152,3 @@ def _in_directive(node: Node) -> bool:
 
 def _contains(outer: Node, inner: Node) -> bool:
     return outer.start_byte <= inner.start_byte and inner.end_byte <= outer.end_byte
-
