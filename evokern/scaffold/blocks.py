@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from evokern.cuda_source import KernelFunction
 from evokern.cuda_source.host import translated
 from evokern.scaffold.file_launch import LaunchText
-from evokern.scaffold.plan import BLOCK_DOC, DraftGene, Plan, split_tuple, unused_name
+from evokern.scaffold.plan import BLOCK_DOC, DraftGene, Plan, unused_name
 
 _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
 """Common names for the number of threads per block."""
@@ -41,7 +41,7 @@ def block_of(
             for name, known in launch.block_genes.items()
         )
     if bound:
-        return split_tuple(bound), ()
+        return (bound,), ()
     return _block_by_index(function, names, text, unread)
 
 

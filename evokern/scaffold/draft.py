@@ -102,7 +102,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     """
     prober = Prober(reading.source, DRAFTED_FOR)
     reading = with_cluster(prober, reading)
-    plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch or bool(reading.launch_line))
+    stated = bool(reading.launch_line)
+    plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch or stated, whole=not known_launch)
     if found is None:
         return _draft_without_runs(reading, prober)
     plan = with_read_constants(plan, found)

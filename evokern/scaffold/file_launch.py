@@ -196,6 +196,7 @@ class LaunchReader:
         self._block_genes()
         self._direct_fields()
         self._other_fields()
+        self._order_fields()
         view = self._with_genes(literals)
         numbers = {p.name: self._number(p.name, a) for p, a in self._whole}
         grid, block = self._extents(view.grid), self._extents(view.block)
@@ -307,8 +308,6 @@ class LaunchReader:
             if buffer is not None and buffer.name == extent[1] and (label := buffer.labels.get(int(extent[2]))):
                 return unused_name(label.upper(), " ".join(self._fields))
         return next((letter for letter in _LETTERS if letter not in self._fields), "SIZE")
-
-        self._order_fields()
 
     def _order_fields(self) -> None:
         """Order the fields as they occur in the kernel's arguments."""

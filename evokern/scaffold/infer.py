@@ -246,20 +246,23 @@ def _grid_fit(
     return found if found and found.exact else None
 
 
-def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
+def find_level_and_grid(
+    prober: Prober, plan: Plan, *, known_launch: bool = False, whole: bool = False
+) -> tuple[Plan, Evidence | None]:
     """Find the level at which the runs explain every buffer, and the grid if it is unknown.
 
     Args:
         prober: runs the plan.
         plan: launch; grid and block may be missing.
         known_launch: whether grid and block are certain, so that no others are tried.
+        whole: whether a certain launch should also write every buffer that it writes as a whole.
     """
     best: Evidence | None = None
     if plan.grid and plan.block:
         for level in levels(plan):
             if not all(obeys(plan, problem) for problem in problems_at(plan.fields, level, len(plan.grid) < 2)):
                 continue
-            if best is not None and (prober.exhausted or (level > MODEST and _enough(best, known_launch))):
+            if best is not None and (prober.exhausted or (level > MODEST and _enough(best, known_launch and not whole))):
                 break
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
             if best is None or found.rank > best.rank:

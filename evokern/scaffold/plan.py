@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,17 +201,6 @@ def _whole_clusters(blocks: str, cluster: str) -> str:
     if blocks.isdigit() and size.isdigit():
         return str(ceil_div(int(blocks), int(size)) * int(size))
     return f"ceil_div({blocks}, {cluster}) * {size}"
-
-
-def split_tuple(text: str) -> tuple[str, ...]:
-    """Return the elements of a Python tuple's text, or the text itself if it is not a tuple."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        return ()
-    if isinstance(tree, ast.Tuple):
-        return tuple(ast.unparse(item) for item in tree.elts)
-    return (ast.unparse(tree),)
 
 
 def unused_name(wanted: str, text: str) -> str:
