@@ -238,11 +238,14 @@ class LaunchReader:
 
     def _add_field(self, name: Name, wanted: str) -> None:
         value = self._launch.values.get(name, number(name))
-        text = wanted
-        while text in self._fields and text != wanted.upper():
-            text += "_"
+        text = self._field_name(wanted)
         self._fields.setdefault(text, value)
         self._mapping[name] = f"p.{text}"
+
+    def _field_name(self, wanted: str) -> str:
+        """Return the name of a field, which is not the name of a gene."""
+        taken = {text[2:] for text in (*self._names.values(), *self._mapping.values()) if text.startswith("c.")}
+        return wanted if wanted not in taken else wanted.lower()
 
     def _block_genes(self) -> None:
         """Turn the variables in the block's extents into genes."""
@@ -273,7 +276,7 @@ class LaunchReader:
     def _direct_fields(self) -> None:
         """Make a field of each variable that is passed for an integer of the kernel."""
         for parameter, argument in self._whole:
-            wanted = parameter.name.upper()
+            wanted = self._field_name(parameter.name.upper())
             if isinstance(argument, Name) and self._is_open(argument):
                 self._add_field(argument, wanted)
             elif isinstance(argument, int) or (
@@ -314,7 +317,7 @@ class LaunchReader:
         order: dict[str, None] = {}
         for parameter, argument in self._whole:
             texts = [self._mapping.get(self._launch.aliases.get(n, n), "") for n in names_in(argument)]
-            order |= dict.fromkeys([t[2:] for t in texts if t.startswith("p.")] or [parameter.name.upper()])
+            order |= dict.fromkeys([t[2:] for t in texts if t.startswith("p.")] or [self._field_name(parameter.name.upper())])
         known = {name: self._fields[name] for name in order if name in self._fields}
         self._fields = known | self._fields
 
@@ -372,7 +375,7 @@ class LaunchReader:
         return parts
 
     def _number(self, parameter: str, argument: object) -> str:
-        wanted = parameter.upper()
+        wanted = self._field_name(parameter.upper())
         if (
             isinstance(argument, Name | Operation)
             and (made := to_python(argument, self._python))

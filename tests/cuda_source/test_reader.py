@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import DATA
 
-from evokern.cuda_source.host import names_in, text_of
 from evokern.cuda_source import CudaSource, device_only, read
+from evokern.cuda_source.host import names_in, text_of
 from evokern.errors import SourceError
 
 FILES = DATA / "cuda_files"
@@ -181,7 +181,6 @@ def test_launches_carry_the_values_of_their_variables() -> None:
         ("gemm_naive", naive, naive, "32", "32"),
         ("gemm_tiled", tiles, tiles, "TILE", "TILE"),
     ]
-    assert [(one.buffer.name, one.type) for one in launches[0].arguments] == [(x, "float") for x in "ABC"]
     assert (launches[0].function, launches[0].root) == ("main", "main")
     (size,) = {name for name in names_in(launches[0].grid) if name.text == "size"}
     assert size.value == 1024  # if the program gets no argument
