@@ -210,7 +210,9 @@ def candidate_header(kernel: Kernel, config: Config, problem: Problem) -> Candid
     """
     rendered = render(kernel, config, problem)
     asserted, left_out = rules(kernel, problem)
-    own = {constant_macro(gene.name) for gene in kernel.genes} | {gene.name for gene in kernel.genes if gene.as_ == "macro"}
+    own = {constant_macro(gene.name) for gene in kernel.genes} | {
+        gene.name for gene in kernel.genes if gene.as_ == "macro"
+    }
     own |= {choice_macro(gene, value) for gene in kernel.genes for value in gene.values}
     extra = {name: value for name, value in macros(kernel, config, problem).items() if name not in own}
     lines = [*HELPERS, *asserted] if asserted else []

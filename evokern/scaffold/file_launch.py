@@ -317,7 +317,9 @@ class LaunchReader:
         order: dict[str, None] = {}
         for parameter, argument in self._whole:
             texts = [self._mapping.get(self._launch.aliases.get(n, n), "") for n in names_in(argument)]
-            order |= dict.fromkeys([t[2:] for t in texts if t.startswith("p.")] or [self._field_name(parameter.name.upper())])
+            order |= dict.fromkeys(
+                [t[2:] for t in texts if t.startswith("p.")] or [self._field_name(parameter.name.upper())]
+            )
         known = {name: self._fields[name] for name in order if name in self._fields}
         self._fields = known | self._fields
 

@@ -262,7 +262,9 @@ def find_level_and_grid(
         for level in levels(plan):
             if not all(obeys(plan, problem) for problem in problems_at(plan.fields, level, len(plan.grid) < 2)):
                 continue
-            if best is not None and (prober.exhausted or (level > MODEST and _enough(best, known_launch and not whole))):
+            if best is not None and (
+                prober.exhausted or (level > MODEST and _enough(best, known_launch and not whole))
+            ):
                 break
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
             if best is None or found.rank > best.rank:
@@ -403,7 +405,7 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
             why.append(f"runs write {part} of the buffer, so the other elements must keep their values")
         elif written and read:
             why.append("written before it is read: an output or a workspace")
-        if shape.stated and not found.fits[argument.name] == shape and not stated:
+        if shape.stated and found.fits[argument.name] != shape and not stated:
             reached = max(t.extent for t in touches)
             words = " ".join(f"{name}={value}" for name, value in found.problems[-1].items())
             why.append(

@@ -174,6 +174,7 @@ class Instantiation:
         flag = plain in ("true", "false")
         default = int(plain == "true") if flag else int(plain)
         listed = sorted({*self._bound(value), *self._siblings(parameter)})
+        values: tuple[int, ...]
         if flag:
             values, why = (0, 1), ""
         elif len(listed) > 1 and default in listed:

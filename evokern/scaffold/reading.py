@@ -163,8 +163,8 @@ def _unread(found: FileLaunch | None, launch: LaunchText | None) -> str:
     if found is None or launch is None:
         return "the file does not launch the kernel"
     view = found.view
-    lost = [(what, _written(extents)) for what, extents, made in (("grid", view.grid, launch.grid), ("block", view.block, launch.block))
-            if not made]  # fmt: skip
+    parts = (("grid", view.grid, launch.grid), ("block", view.block, launch.block))
+    lost = [(what, _written(extents)) for what, extents, made in parts if not made]
     return " and ".join(
         f"the {what} `{text}` of the launch on line {view.line} could not be read" for what, text in lost
     )

@@ -21,15 +21,15 @@ def commented_sizes(
         fields: fields of the draft.
     """
     names = {field.name.lower(): f"p.{field.name}" for field in fields}
+    pointers = {one.name for one in function.parameters if one.pointer}
     lines = source.texts.get(function.file, "").split("\n")
     found: dict[str, StatedSize] = {}
     for at, line in enumerate(lines[function.line - 1 : function.line + 4 * len(function.parameters)], function.line):
         match = re.search(r"\b(\w+)\s*[,)]?\s*(?:\{\s*)?(?://|/\*)[^\[(]*[\[(]([\w\s,x*]+)[\])]", line)
         words = re.split(r"\s*[,x*]\s*", match[2].strip()) if match else []
-        if match and words and all(word.lower() in names or word.isdigit() for word in words):
-            if any(one.pointer and one.name == match[1] for one in function.parameters):
-                axes = tuple(names.get(word.lower(), word) for word in words)
-                found.setdefault(match[1], StatedSize(axes, f"the comment on line {at}"))
+        if match and match[1] in pointers and all(word.lower() in names or word.isdigit() for word in words):
+            axes = tuple(names.get(word.lower(), word) for word in words)
+            found.setdefault(match[1], StatedSize(axes, f"the comment on line {at}"))
     return found
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from evokern.cuda_source import CudaSource
-from evokern.cuda_source.host import Pointer, expression, names_in, number, translated, tree
+from evokern.cuda_source.host import Pointer, expression, names_in, translated, tree
+from evokern.cuda_source.host import number as number_of
 from evokern.cuda_source.host.tree import Node
 from evokern.declaration.genes import Form
 from evokern.declaration.header.text import NAMESPACE
@@ -138,7 +139,7 @@ def _constant_value(text: str) -> int | None:
     """Return the value of an expression of numbers, such as `(1 << 5)`; None for other text."""
     if not re.search(r"\d", text) or re.search(r"[A-Za-z_.]", re.sub(r"\b\d+[uUlL]+\b", "0", text)):
         return None
-    return number(expression(text))
+    return number_of(expression(text))
 
 
 def constants(text: str) -> Iterator[Number]:

@@ -198,7 +198,9 @@ void start(const float* x, float* y, int n) {{ axpy<<<{grid}, THREADS>>>(x, y, n
     assert made.plan.grid == (text,)
 
 
-@pytest.mark.parametrize(("text", "entry"), [(HALF_GRID.replace("BY * 2", "BY"), None), (ROLES, "update"), (GATHER, None)])
+@pytest.mark.parametrize(
+    ("text", "entry"), [(HALF_GRID.replace("BY * 2", "BY"), None), (ROLES, "update"), (GATHER, None)]
+)
 def test_small_problems_have_several_blocks_and_tails(text: str, entry: str | None) -> None:
     """Not one block, not square, and one of them a part of a block along each axis that a field is cut along."""
     made = drafted(text, entry)

@@ -174,7 +174,7 @@ def function_parameters(node: Node | None) -> tuple[ParameterNode, ...]:
                 f"{'const ' if const else ''}{head}{marks.replace('[', '*')}",
                 tree.field(one, "default_value"),
                 tree.field(one, "type"),
-            )  # fmt: skip
+            )
         )
     return tuple(made)
 

@@ -1,4 +1,4 @@
-"""Preprocessing of host code for the parser: inactive branches are blanked, and macros that are not numbers expanded."""
+"""Preprocessing of host code for the parser: inactive branches are blanked, macros that are no numbers expanded."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Preprocessor:
         macro = self.macros.get(name)
         if macro is not None and macro.parameters is None:
             return f"({macro.body or '1'}){found[1] or ''}"
-        return f"{_DEFINED.get(name, '0')}" + ("" if found[1] is None or macro is None else "")
+        return _DEFINED.get(name, "0")
 
     def numeric(self, name: str) -> bool:
         """Return whether a macro stands for a number, so that its name stays in the text."""

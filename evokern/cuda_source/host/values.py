@@ -32,8 +32,8 @@ class Operation:
     """An operation on expressions."""
 
     operator: str
-    """A C operator, `?:`, `ceil_div`, `min`, `max`, `real` (conversion to a floating-point number), `real/` (division of
-    such numbers), or `call NAME` of a function that is not known."""
+    """A C operator, `?:`, `ceil_div`, `min`, `max`, `real` (conversion to a floating-point number), `real/` (division
+    of such numbers), or `call NAME` of a function that is not known."""
     operands: tuple[Expr, ...]
 
 
@@ -66,7 +66,7 @@ _WHOLE: dict[str, Callable[[int, int], int]] = {
     "&&": lambda a, b: int(bool(a) and bool(b)), "||": lambda a, b: int(bool(a) or bool(b)),
 }  # fmt: skip
 _DIVIDING: dict[str, Callable[[int, int], int]] = {
-    "/": lambda a, b: int(a / b) if isinstance(a, float) or isinstance(b, float) else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1),
+    "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     "%": lambda a, b: int(math.fmod(a, b)),
     "ceil_div": lambda a, b: -(-a // b),
 }  # fmt: skip
@@ -75,7 +75,7 @@ _PYTHON = {"&&": "and", "||": "or", "/": "//"}
 
 
 def operation(symbol: str, *operands: Expr) -> Expr:
-    """Return an operation in its shortest form: computed if its operands are numbers, `(a + b - 1) / b` as `ceil_div`."""
+    """Return an operation in its shortest form: computed from numbers, and `(a + b - 1) / b` as `ceil_div`."""
     if symbol == "?:" and isinstance(operands[0], int | float):
         return operands[1] if operands[0] else operands[2]
     if symbol == "?:" and operands[1] == operands[2]:
@@ -97,9 +97,8 @@ def operation(symbol: str, *operands: Expr) -> Expr:
             return int(_WHOLE[symbol](a, b))  # type: ignore[arg-type]
         if symbol in _DIVIDING and b:
             return _DIVIDING[symbol](a, b)  # type: ignore[arg-type]
-    if len(operands) == 1 and isinstance(operands[0], int):
-        if symbol in ("-", "!", "~", "+"):
-            return {"-": -operands[0], "!": int(not operands[0]), "~": ~operands[0], "+": operands[0]}[symbol]
+    if len(operands) == 1 and isinstance(operands[0], int) and symbol in ("-", "!", "~", "+"):
+        return {"-": -operands[0], "!": int(not operands[0]), "~": ~operands[0], "+": operands[0]}[symbol]
     return _shorter(symbol, operands)
 
 
@@ -122,14 +121,14 @@ def _shorter(symbol: str, operands: tuple[Expr, ...]) -> Expr:
             return b
         if symbol == "/" and (above := _rounded_up(a, b)) is not None:
             return operation("ceil_div", above, b)
-        if symbol in ("+", "*") and isinstance(b, int) and isinstance(a, Operation) and a.operator == symbol:
-            if isinstance(a.operands[1], int):
-                return operation(symbol, a.operands[0], operation(symbol, a.operands[1], b))
         if symbol in ("min", "max", "&&", "||") and a == b:
             return a
-        if symbol == "-" and isinstance(b, int) and isinstance(a, Operation) and a.operator == "+":
-            if isinstance(a.operands[1], int):
-                return operation("+", a.operands[0], a.operands[1] - b)
+        if isinstance(b, int) and isinstance(a, Operation) and len(a.operands) == 2:
+            inner = a.operands[1]
+            if isinstance(inner, int) and symbol in ("+", "*") and a.operator == symbol:
+                return operation(symbol, a.operands[0], operation(symbol, inner, b))
+            if isinstance(inner, int) and symbol == "-" and a.operator == "+":
+                return operation("+", a.operands[0], inner - b)
     return Operation(symbol, operands)
 
 
