@@ -194,6 +194,7 @@ class LaunchReader:
         for text, hosts in fields.items():
             self._mapping |= dict.fromkeys(hosts, f"p.{text}")
         self._block_genes()
+        self._plain_constants()
         self._direct_fields()
         self._other_fields()
         self._order_fields()
@@ -267,6 +268,13 @@ class LaunchReader:
         for name in _divisors(self._view.grid):
             if self._is_open(name) and name.kind == "constant" and name in passed and varied:
                 self._add_gene(name, number(name))
+
+    def _plain_constants(self) -> None:
+        """Keep the numbers of constants that are passed and divide another argument: sizes of tiles."""
+        divisors = {n for _, a in self._whole if isinstance(a, Operation) for n in _divisors(Dim3(a))}
+        for name in divisors:
+            if self._is_open(name) and name.kind == "constant" and any(a == name for _, a in self._whole):
+                self._mapping[name] = str(number(name))
 
     def _add_gene(self, name: Name, value: int | None) -> None:
         gene = unused_name(re.sub(r"\W+", "_", name.text).strip("_").upper(), self._taken)
@@ -381,7 +389,7 @@ class LaunchReader:
         if (
             isinstance(argument, Name | Operation)
             and (made := to_python(argument, self._python))
-            and not made.isdigit()
+            and (not made.isdigit() or argument in self._mapping)
         ):
             return made
         self._fields.setdefault(wanted, number(argument))
@@ -406,6 +414,10 @@ class LaunchReader:
             if not isinstance(argument, Pointer) or parameter.name not in dtypes or argument.offset != 0:
                 continue
             buffer = argument.buffer
+            if buffer.kind == "tensor" and buffer.shape is None and buffer.asked:
+                extents = [Name(f"{buffer.name}.size({axis})", "extent") for axis in range(max(buffer.asked) + 1)]
+                found[parameter.name] = self._stated(extents, equal, f"the tensor {buffer.name}", sure=False)
+                continue
             if buffer.kind == "parameter" or (
                 buffer.shape is None and buffer.elements is None and buffer.bytes is None
             ):
@@ -416,10 +428,14 @@ class LaunchReader:
             else:
                 where = f"the allocation on line {buffer.line}"
                 parts = _factors(_elements(buffer, DTYPE_BYTES[dtypes[parameter.name]]))
-            axes = [self._axis(substituted(one, equal.get)) for one in parts]
-            known = tuple(axis for axis in axes if axis is not None)
-            found[parameter.name] = StatedSize(known if len(known) == len(axes) else (), where)
+            found[parameter.name] = self._stated(parts, equal, where)
         return found
+
+    def _stated(self, extents: Iterable[Expr], equal: Mapping[Name, Expr], where: str, sure: bool = True) -> StatedSize:
+        """Return a size in the draft's terms; without axes if one of them is unknown."""
+        axes = [self._axis(substituted(one, equal.get)) for one in extents]
+        known = tuple(axis for axis in axes if axis is not None)
+        return StatedSize(known if len(known) == len(axes) else (), where, sure)
 
     def _axis(self, extent: Expr) -> str | None:
         """Return the Python text of an extent; a number that only one field has in the file stands for the field."""

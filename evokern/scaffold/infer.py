@@ -181,6 +181,9 @@ def evidence(
         if any(touch.written for touch in touches):
             covered[argument.name] = all(touch.distinct == touch.extent for touch in touches)
         sizes = _stated_sizes(plan, argument.name, chosen)
+        fitting = fits[argument.name]
+        if sizes and not plan.stated[argument.name].sure and fitting and fitting.exact:
+            sizes = sizes if [touch.extent for touch in touches] == sizes else []
         if sizes and all(touch.extent <= size for touch, size in zip(touches, sizes, strict=True)):
             fits[argument.name] = Fit(plan.stated[argument.name].axes, exact=True, stated=True)
             if argument.name in covered:
@@ -429,7 +432,7 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
 def _as_stated(plan: Plan, name: str) -> Fit | None:
     """Return the shape that the file states for a buffer."""
     stated = plan.stated.get(name)
-    return Fit(stated.axes, exact=True, stated=True) if stated and stated.axes else None
+    return Fit(stated.axes, exact=True, stated=True) if stated and stated.axes and stated.sure else None
 
 
 def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) -> DraftTensor:

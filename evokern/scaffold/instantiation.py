@@ -21,6 +21,9 @@ from evokern.scaffold.plan import DraftField, DraftGene
 from evokern.scaffold.tunables import values_of
 
 _TYPES = ("typename", "class")
+_DEVICE_TYPES = {"at::Half": "__half", "at::BFloat16": "__nv_bfloat16", "c10::Half": "__half",
+                 "c10::BFloat16": "__nv_bfloat16"}  # fmt: skip
+"""Type of torch → type that needs no header of torch."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Instantiation:
         stated = list(launch.view.template) if launch else []
         self._hosts = stated
         values: list[Expr | TypeName] = list(template_arguments(given)) if given else stated
+        same = {text_of(one): one for one in stated}
+        values = [same.get(text_of(one), one) for one in values]
         for parameter in function.template[len(values) :]:
             values += template_arguments(_default_argument(parameter))
         self._values = values
@@ -144,10 +149,8 @@ class Instantiation:
                 if isinstance(bound, TypeName) and bound != TypeName(name) and bound.name not in other.types:
                     return str(bound)
             dispatched = [t for one in (view, *self._launch.views) for t in one.types.get(name, ())]
-            return {"at::Half": "__half", "at::BFloat16": "__nv_bfloat16"}.get(*dispatched[:1] * 2) or (
-                dispatched[0] if dispatched else "float"
-            )
-        return {"at::Half": "__half", "at::BFloat16": "__nv_bfloat16"}.get(name, name)
+            name = dispatched[0] if dispatched else "float"
+        return _DEVICE_TYPES.get(name, name)
 
     def _number(self, value: Expr, parameter: TemplateParameter) -> str:
         """Return the number of a template argument in the file, or its text."""

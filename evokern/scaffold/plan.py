@@ -79,6 +79,8 @@ class StatedSize:
     """Python text of each extent, over fields and genes; empty if a part is unknown."""
     where: str
     """Place of the statement in words."""
+    sure: bool = True
+    """Whether the file states the number of axes, and not only some extents."""
 
 
 @dataclass(frozen=True)

@@ -286,6 +286,7 @@ class CallEvaluator(ExpressionEvaluator):
         if buffer.shape is not None and -len(buffer.shape) <= axis < len(buffer.shape):
             return buffer.shape[axis]
         text = f"{buffer.name}.size({axis})"
+        buffer.asked.add(axis)
         self._extents[text] = buffer
         return Name(text, "extent")
 

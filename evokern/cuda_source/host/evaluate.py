@@ -30,7 +30,7 @@ from evokern.cuda_source.host.library import (
 from evokern.cuda_source.host.program import declared_name
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
-from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, number, operation, whole
+from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, names_in, number, operation, whole
 
 
 class Evaluator(CallEvaluator):
@@ -175,6 +175,8 @@ class Evaluator(CallEvaluator):
             self._label(value, name)
             if value.kind == "unknown":
                 return Name(name, "local", value.value, frame.function)
+        if isinstance(value, Operation) and _of_extents(value):
+            return Name(name, "local", None, frame.function)
         if isinstance(value, Operation) and is_opaque(value):
             return Name(name, "local", literal_in(value), frame.function)
         if value is None:
@@ -345,3 +347,9 @@ class Evaluator(CallEvaluator):
             if isinstance(frame.variables.get(name), Name | Operation | int)
         }
         return False
+
+
+def _of_extents(value: Operation) -> bool:
+    """Return whether a value is a product or quotient of extents of tensors, such as a number of rows."""
+    names = list(names_in(value))
+    return value.operator in ("*", "/") and bool(names) and all(name.kind == "extent" for name in names)

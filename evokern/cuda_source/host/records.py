@@ -33,6 +33,8 @@ class HostBuffer:
     """Whether the file copies data to the buffer before the launch."""
     copied_out: bool = False
     """Whether the file copies data from the buffer after the launch."""
+    asked: set[int] = field(default_factory=set)
+    """Axes of a tensor whose extents the file reads."""
     labels: dict[int, str] = field(default_factory=dict)
     """Axis of a tensor → the name of the variable to which the file assigns the extent."""
 

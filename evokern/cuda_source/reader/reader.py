@@ -182,8 +182,8 @@ def device_texts(
 
 
 def _normal(text: str) -> str:
-    """Convert line ends to line feeds and remove a byte order mark."""
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    """Convert line ends to line feeds, and remove a byte order mark and white space after a backslash at a line end."""
+    return re.sub(r"\\[ \t]+\n", r"\\\n", text.removeprefix("\ufeff").replace("\r\n", "\n"))
 
 
 def _load(path_or_text: str | Path) -> tuple[Path | None, str]:
