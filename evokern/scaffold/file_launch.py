@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import CudaSource, KernelFunction
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction
 from evokern.cuda_source.host import (
     Dim3,
     Expr,
@@ -222,6 +222,9 @@ class LaunchReader:
 
     def _python(self, name: Name) -> str | None:
         name = self._launch.aliases.get(name, name)
+        if sized := re.fullmatch(r"sizeof\((.+)\)", name.text):
+            dtype = ELEMENT_TYPES.get(self._types.get(sized[1], sized[1]))
+            return str(DTYPE_BYTES[dtype]) if dtype else None
         made = self._mapping.get(name) or self._gene(name)
         if made is not None:
             return made
@@ -303,8 +306,11 @@ class LaunchReader:
             name = self._launch.aliases.get(name, name)
             if not self._is_open(name) or "sizeof" in name.text:
                 continue
-            if name.kind in ("parameter", "extent", "local") or (
-                name.kind == "constant" and name.scope and name not in divisors and (number(name) or 0) > 1
+            variable = name.kind == "unknown" and name.text.isidentifier() and not name.text.isupper()
+            if (
+                variable
+                or name.kind in ("parameter", "extent", "local")
+                or (name.kind == "constant" and name.scope and name not in divisors and (number(name) or 0) > 1)
             ):
                 self._add_field(name, self._own_name(name))
 
@@ -336,8 +342,8 @@ class LaunchReader:
     def _with_genes(self, literals: Mapping[int, tuple[str, str]]) -> HostLaunch:
         """Return the launch with genes for numbers: template arguments, and a block that is one number."""
         view = self._view
-        for value, (text, parameter) in literals.items():
-            view = self._with_gene(view, value, text, "warp" in parameter.lower())
+        for known, (text, parameter) in literals.items():
+            view = self._with_gene(view, known, text, "warp" in parameter.lower())
         block = view.block
         value = number(block.x)
         open_ = all(self._is_open(n) and n.kind in ("macro", "constant") for n in names_in(block.x))

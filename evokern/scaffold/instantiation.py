@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,8 @@ from evokern.scaffold.plan import DraftField, DraftGene
 from evokern.scaffold.tunables import values_of
 
 _TYPES = ("typename", "class")
+_GUESS = 64
+"""Value of a template argument that is a macro without a definition in the file."""
 _DEVICE_TYPES = {"at::Half": "__half", "at::BFloat16": "__nv_bfloat16", "c10::Half": "__half",
                  "c10::BFloat16": "__nv_bfloat16"}  # fmt: skip
 """Type of torch → type that needs no header of torch."""
@@ -114,11 +117,14 @@ class Instantiation:
         if known is not None and known.startswith("c."):
             self._names.setdefault(parameter.name, known)
             return f"{{{known}}}", plain
+        unknown = isinstance(value, Name) and value.kind == "unknown" and re.fullmatch(r"\w+", plain) is not None
+        if unknown and not plain.isdigit() and plain not in ("true", "false"):
+            plain = str(_GUESS)
         if not plain.lstrip("-").isdigit() and plain not in ("true", "false"):
             return plain, plain
         if self._field(value, parameter) or self._same_name(value, parameter):
             return f"{{p.{parameter.name.upper()}}}", plain
-        text = self._gene(value, parameter, plain)
+        text = self._gene(value, parameter, plain, "the file contains no value" if unknown else "")
         for one in (value, host):
             if isinstance(one, Name):
                 self._names.setdefault(one.text, text)
@@ -172,7 +178,7 @@ class Instantiation:
                 if isinstance(bound, int | Name | Operation) and (known := number(bound)) is not None:
                     yield known
 
-    def _gene(self, value: Expr, parameter: TemplateParameter, plain: str) -> str:
+    def _gene(self, value: Expr, parameter: TemplateParameter, plain: str, unknown: str) -> str:
         name = parameter.name or f"T_{len(self._genes)}"
         flag = plain in ("true", "false")
         default = int(plain == "true") if flag else int(plain)
@@ -184,6 +190,7 @@ class Instantiation:
             values, why = tuple(listed), ""
         else:
             values, why = values_of(default, ())
+            why = unknown or why
         self._genes.setdefault(name, DraftGene(name, values, default, why, "", "template"))
         return f"c.{name}"
 

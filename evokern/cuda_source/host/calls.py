@@ -41,7 +41,18 @@ from evokern.cuda_source.host.library import (
 from evokern.cuda_source.host.program import Function, ParameterNode, function_parameters
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
-from evokern.cuda_source.host.values import Dim3, Expr, Name, Operation, TypeName, number, operation, text_of, whole
+from evokern.cuda_source.host.values import (
+    Dim3,
+    Expr,
+    Name,
+    Operation,
+    TypeName,
+    is_long,
+    number,
+    operation,
+    text_of,
+    whole,
+)
 from evokern.cuda_source.preprocessor import integer
 
 
@@ -117,7 +128,10 @@ class CallEvaluator(ExpressionEvaluator):
                 self._pass_members(frame, one.name, caller, tree.text(nodes[at]))
                 if nodes[at].type == "identifier" and frame.variables[one.name] is not given[at]:
                     caller.variables[tree.text(nodes[at])] = frame.variables[one.name]
-        return result_of(frame)
+        value = result_of(frame)
+        if isinstance(value, Operation) and is_long(value):
+            return Name(f"{function.name}()", "unknown")
+        return value
 
     def _bind_templates(
         self, function: Function, frame: Frame, template: Sequence[Value], given: Sequence[Value]

@@ -30,7 +30,7 @@ from evokern.cuda_source.host.library import (
 from evokern.cuda_source.host.program import declared_name
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
-from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, names_in, number, operation, whole
+from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, is_long, names_in, number, operation, whole
 
 
 class Evaluator(CallEvaluator):
@@ -175,7 +175,7 @@ class Evaluator(CallEvaluator):
             self._label(value, name)
             if value.kind == "unknown":
                 return Name(name, "local", value.value, frame.function)
-        if isinstance(value, Operation) and _of_extents(value):
+        if isinstance(value, Operation) and (is_long(value) or _of_extents(value)):
             return Name(name, "local", None, frame.function)
         if isinstance(value, Operation) and is_opaque(value):
             return Name(name, "local", literal_in(value), frame.function)

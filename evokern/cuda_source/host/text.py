@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from evokern.cuda_source import preprocessor
@@ -61,6 +62,9 @@ class Preprocessor:
                 self._directive(token, stream.line(token.start), file, active)
                 pieces.append(_blank(token.text))
             elif all(branch[0] for branch in active):
+                if token.text == "{" and index > 2 and "dim3" in (tokens[index - 2].text, tokens[index - 3].text):
+                    if tokens[index - 1].kind == "word":
+                        pieces.append("=")  # the grammar takes `dim3 grid{unsigned(n)}` for a function
                 text, end = self._expanded(stream, index, frozenset(), 0)
                 original = stream.text[token.start : tokens[end].end]
                 pieces.append(text + "\n" * (original.count("\n") - text.count("\n")) if end > index else text)
@@ -115,15 +119,20 @@ class Preprocessor:
             return f"({macro.body or '1'}){found[1] or ''}"
         return _DEFINED.get(name, "0")
 
-    def numeric(self, name: str) -> bool:
-        """Return whether a macro stands for a number, so that its name stays in the text."""
-        macro = self.macros[name]
+    def numeric(self, name: str, within: AbstractSet[str] = frozenset()) -> bool:
+        """Return whether a macro stands for a number, so that its name stays in the text.
+
+        Args:
+            name: name of the macro.
+            within: macros that are being defined.
+        """
+        macro, inner = self.macros[name], within | {name}
         if macro.parameters is not None or not macro.body or not _NUMERIC.fullmatch(macro.body):
             return False
         words = preprocessor.words(re.sub(r"\d[\w.']*", " ", macro.body))
-        return not words & _TYPES and all(w in self.macros and w != name and self.numeric(w) for w in words)
+        return not words & _TYPES and all(w in self.macros and w not in inner and self.numeric(w, inner) for w in words)
 
-    def _expanded(self, stream: TokenStream, index: int, busy: Set[str], depth: int) -> tuple[str, int]:
+    def _expanded(self, stream: TokenStream, index: int, busy: AbstractSet[str], depth: int) -> tuple[str, int]:
         """Return the text of a token or macro call, and the index of its last token."""
         token = stream.tokens[index]
         macro = self.macros.get(token.text) if token.kind == "word" else None
@@ -140,7 +149,7 @@ class Preprocessor:
         given = [self._again(" ".join(one.split("\n")), busy, depth) for one in given]
         return self._again(_replaced(macro, given), inner, depth), close
 
-    def _again(self, text: str, busy: Set[str], depth: int) -> str:
+    def _again(self, text: str, busy: AbstractSet[str], depth: int) -> str:
         stream = TokenStream(text.replace("\\\n", " "))
         pieces, index = [], 0
         while index < len(stream.tokens):
@@ -176,7 +185,7 @@ def _replaced(macro: MacroText, given: list[str]) -> str:
     return re.sub(r"\s*##\s*", "", "".join(values.get(piece, piece) for piece in pieces))
 
 
-def _statement_ends(stream: TokenStream) -> Set[int]:
+def _statement_ends(stream: TokenStream) -> AbstractSet[int]:
     """Return the indices of the brackets that end a macro call on a line of its own without a semicolon."""
     tokens, found = stream.tokens, set()
     for index, token in enumerate(tokens[:-2]):

@@ -40,7 +40,7 @@ class TypeEvaluator:
         self._guards: list[Expr] = []
         self._checks: list[Expr] = []
         self._types: dict[str, tuple[str, ...]] = {}
-        self._busy: list[Function] = []
+        self._busy: list[Function] = [root]
 
         self._extents: dict[str, HostBuffer] = {}
         self._ranks: dict[str, HostBuffer] = {}

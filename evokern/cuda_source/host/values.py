@@ -70,6 +70,7 @@ _DIVIDING: dict[str, Callable[[int, int], int]] = {
     "%": lambda a, b: int(math.fmod(a, b)),
     "ceil_div": lambda a, b: -(-a // b),
 }  # fmt: skip
+_MOST_PARTS = 200
 _OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _PYTHON = {"&&": "and", "||": "or", "/": "//"}
 
@@ -210,6 +211,17 @@ def number(value: object) -> int | None:
         made = operation(value.operator.removeprefix("real") or "+", *(p for p in parts if p is not None))
         return int(made) if isinstance(made, int | float) else None
     return None
+
+
+def is_long(value: Expr) -> bool:
+    """Return whether an expression has so many parts that it is kept as a name."""
+    waiting, count = [value], 0
+    while waiting and count <= _MOST_PARTS:
+        one = waiting.pop()
+        count += 1
+        if isinstance(one, Operation):
+            waiting += one.operands
+    return count > _MOST_PARTS
 
 
 def names_in(value: object) -> Iterator[Name]:
