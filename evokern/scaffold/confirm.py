@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from math import lcm
 from typing import Any
 
@@ -17,6 +18,7 @@ from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import LIMIT, multiples
 from evokern.scaffold.stated_rules import holds, with_rules
+from evokern.scaffold.tunables import GUESSED
 
 _KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
 _ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
@@ -39,22 +41,89 @@ def confirm_genes(
     Returns:
         The plan, and the genes that it lost because no other value is right.
     """
-    genes, fixed = [], []
-    for gene in plan.genes:
-        tried = [value for value in gene.values if value != gene.default]
-        faults = {value: _fault(prober, plan, tensors, problem, gene, value) for value in tried}
-        wrong = {value: why for value, why in faults.items() if why}
-        if wrong:
-            shown = f"with {gene.name} = {', '.join(map(str, wrong))}, {next(iter(wrong.values()))}"
-            if not gene.why and gene.doc != BLOCK_DOC:  # the file states the values
-                gene = replace(gene, why=shown)
-            elif len(wrong) == len(tried):
-                fixed.append(replace(gene, why=shown))
+    return _Confirmation(prober, plan, tensors, problem).result()
+
+
+class _Confirmation:
+    def __init__(self, prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> None:
+        self.prober, self.plan, self.tensors, self.problem = prober, plan, tensors, problem
+        self.base: dict[tuple[tuple[str, int], ...], Run] = {}
+
+    def result(self) -> tuple[Plan, tuple[DraftGene, ...]]:
+        """Return the plan, and the genes that it lost."""
+        genes, fixed = [], []
+        for gene in self.plan.genes:
+            tried = [value for value in gene.values if value != gene.default]
+            faults = {value: self._fault({gene.name: value}) for value in tried}
+            wrong = {value: why for value, why in faults.items() if why}
+            if wrong:
+                shown = f"with {gene.name} = {', '.join(map(str, wrong))}, {next(iter(wrong.values()))}"
+                if not gene.why and gene.doc != BLOCK_DOC:  # the file states the values
+                    gene = replace(gene, why=shown)
+                elif len(wrong) == len(tried):
+                    fixed.append(replace(gene, why=shown))
+                    continue
+                else:
+                    gene = replace(gene, values=tuple(value for value in gene.values if value not in wrong))
+            genes.append(gene)
+        joined, constraints = self._joined(fixed)
+        lost = tuple(gene for gene in fixed if all(gene.name != one.name for one in joined))
+        order = [gene.name for gene in self.plan.genes]
+        kept = tuple(sorted((*genes, *joined), key=lambda gene: order.index(gene.name)))
+        plan = replace(self.plan, genes=kept, constraints=(*self.plan.constraints, *constraints))
+        return _without(plan, lost), lost
+
+    def _joined(self, fixed: Sequence[DraftGene]) -> tuple[list[DraftGene], list[tuple[str, str, str]]]:
+        """Return genes that can only change together, and the constraints on their ratios."""
+        made: list[DraftGene] = []
+        constraints = []
+        for one, other in permutations(fixed, 2):
+            first, second = one.default, other.default
+            taken = {one.name, other.name} & {gene.name for gene in made}
+            if not isinstance(first, int) or not isinstance(second, int) or taken:
                 continue
-            else:
-                gene = replace(gene, values=tuple(value for value in gene.values if value not in wrong))
-        genes.append(gene)
-    return _without(replace(plan, genes=tuple(genes)), fixed), tuple(fixed)
+            if second < 2 or first % second or (first == second and fixed.index(one) > fixed.index(other)):
+                continue
+            pairs = [(2 * first, 2 * second), (first // 2, second // 2)]
+            right = [p for p in pairs if not self._fault({one.name: p[0], other.name: p[1]})]
+            if not right:
+                continue
+            pairs = sorted([*right, (first, second)])
+            made += [
+                replace(gene, values=tuple(values), why=GUESSED)
+                for gene, values in zip((one, other), zip(*pairs, strict=True), strict=True)
+            ]
+            ratio = f" * {first // second}" if first > second else ""
+            condition = f"c.{one.name} == c.{other.name}{ratio}"
+            label = f"{one.name.lower()}_{other.name.lower()}"
+            constraints.append((label, condition, "runs fail if only one of them changes"))
+        return made, constraints
+
+    def _fault(self, changes: Mapping[str, int | str]) -> str:
+        """Return what is wrong with values of genes while the others have their defaults; empty if nothing is."""
+        if self.prober.exhausted:
+            return ""
+        plan = self.plan
+        config = {**plan.defaults, **changes}
+        changed = replace(plan, genes=tuple(replace(g, default=config[g.name]) for g in plan.genes))
+        units = {name: lcm(unit, multiples(changed)[name]) for name, unit in multiples(plan).items()}
+        sizes = {name: -(-number // units[name]) * units[name] for name, number in self.problem.items()}
+        if not all(holds(plan, text, config, sizes) for _, text, _ in plan.constraints):
+            return ""  # other genes must change too
+        run = self._run(changed, sizes)
+        if not run.ok:
+            return run.why
+        key = tuple(sizes.items())
+        if key not in self.base:
+            self.base[key] = self._run(plan, sizes)
+        return "the results differ" if self.base[key].ok and not _agree(self.base[key], run, self.tensors) else ""
+
+    def _run(self, plan: Plan, problem: Mapping[str, int]) -> Run:
+        try:
+            exact = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in self.tensors}
+        except (EvokernError, ArithmeticError, AttributeError) as error:
+            return Run({}, str(error))
+        return self.prober.run(plan, problem, limit=LIMIT, exact=exact, keep=True, sanitize=True)
 
 
 def without_constants(source: str, fixed: Sequence[DraftGene]) -> str:
@@ -90,34 +159,6 @@ def _without(plan: Plan, fixed: Sequence[DraftGene]) -> Plan:
     return with_rules(fewer, [text for _, text, _ in constraints if "c." not in text], "")
 
 
-def _fault(
-    prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int], gene: DraftGene,
-    value: int | str,
-) -> str:  # fmt: skip
-    """Return what is wrong with a value of a gene while the others have their defaults; empty if nothing is."""
-    if prober.exhausted:
-        return ""
-    config = {**plan.defaults, gene.name: value}
-    changed = replace(plan, genes=tuple(replace(g, default=config[g.name]) for g in plan.genes))
-    units = {name: lcm(unit, multiples(changed)[name]) for name, unit in multiples(plan).items()}
-    sizes = {name: -(-number // units[name]) * units[name] for name, number in problem.items()}
-    if not all(holds(plan, text, config, sizes) for _, text, _ in plan.constraints):
-        return ""  # other genes must change too
-    run = _run(prober, changed, tensors, sizes)
-    if not run.ok:
-        return run.why
-    base = _run(prober, plan, tensors, sizes)
-    return "the results differ" if base.ok and not _agree(base, run, tensors) else ""
-
-
-def _run(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> Run:
-    try:
-        exact = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
-    except (EvokernError, ArithmeticError, AttributeError) as error:
-        return Run({}, str(error))
-    return prober.run(plan, problem, limit=LIMIT, exact=exact, keep=True, sanitize=True)
-
-
 def _agree(one: Run, other: Run, tensors: Sequence[DraftTensor]) -> bool:
     """Return whether two runs leave the same results."""
     for tensor in tensors:
@@ -126,9 +167,8 @@ def _agree(one: Run, other: Run, tensors: Sequence[DraftTensor]) -> bool:
             if texts[0] is None or texts[1] is None or len(texts[0]) != len(texts[1]):
                 return False
             first, second = (_numbers(text, tensor.dtype) for text in texts)
-            allowed = _ALLOWED.get(tensor.dtype, 0.0) * float(
-                np.nanmax(np.abs(first), initial=0.0, where=np.isfinite(first))
-            )
+            largest = np.max(np.abs(first), initial=0.0, where=np.isfinite(first))
+            allowed = _ALLOWED.get(tensor.dtype, 0.0) * float(largest)
             if not np.allclose(first, second, rtol=0, atol=allowed, equal_nan=True):
                 return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 
@@ -59,6 +60,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _tuple(texts: tuple[str, ...]) -> str:
+    texts = tuple(ast.unparse(ast.parse(text.strip(), mode="eval")) for text in texts)  # without needless brackets
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from evokern.compile.active_includes import active_includes
 from evokern.cuda_source import CudaSource
@@ -36,6 +37,10 @@ _WRITABLE = re.compile(
     re.MULTILINE,
 )
 """A writable variable in GPU memory, at the start of a line."""
+
+
+_WARP_WIDE = re.compile(r"\b(?:__shfl\w*|__syncwarp|__ballot\w*|__reduce_\w+|__match_\w+|wmma|mma_sync)\b")
+"""Operations of whole warps: an extent of 32 is then the warp."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     small = small_problems(plan, tensors, None if found.exceeded else prober)  # which drops problems with findings
     source = reading.source
     if not known_launch and not found.exceeded:
-        plan, fixed = confirm_genes(prober, plan, tensors, small[-1])
+        least = min(small, key=lambda problem: prod(problem.values()))
+        plan, fixed = confirm_genes(prober, plan, tensors, least)
         source = without_constants(source, fixed)
         notes += [f"kernel.cu: {gene.name} = {gene.default} is no gene: {gene.why}" for gene in fixed]
     return Draft(
@@ -239,7 +245,7 @@ def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor]
     long = [field.name for field in plan.fields if not field.choices]
     problems = [{**p, **{name: 2 * p[name] for name in long}} for p in small_problems(plan, tensors, prober)]
     for axis, extent in enumerate(plan.block):
-        if not extent.isdigit() or extent == "1":
+        if not extent.isdigit() or extent == "1" or (extent == "32" and _WARP_WIDE.search(source)):
             continue
         name = unused_name(f"BLOCK_{'XYZ'[axis]}", source)
         rounded = rf"\((.+) \+ {int(extent) - 1}\) // {extent}$"

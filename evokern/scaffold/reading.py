@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import (
@@ -88,7 +88,10 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name], named)
     has_sizes = any(not p.pointer and p.base in WHOLE for p in function.parameters)
     uses = device_uses(text)
-    found = find_tunables(source, text, uses, has_sizes=has_sizes, launch_words=_launch_words(found_launch))
+    parts = (found_launch.view.grid, found_launch.view.block, found_launch.view.shared) if found_launch else ()
+    found = find_tunables(
+        source, text, uses, has_sizes=has_sizes, launch_words=_words(parts), block_words=_words(parts[1:])
+    )
     sizes, genes = found.sizes, found.genes
     instance = with_literals(template.instance(found.names), genes)
     if point is not None and point.symbol:
@@ -144,11 +147,9 @@ def _constant_names(source: CudaSource) -> dict[str, str]:
     return names | {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}
 
 
-def _launch_words(launch: FileLaunch | None) -> set[str]:
-    """Return the identifiers in the extents of a launch, including those in the definitions of macros."""
-    if launch is None:
-        return set()
-    waiting: list[object] = [launch.view.grid, launch.view.block, launch.view.shared]
+def _words(parts: Iterable[object]) -> set[str]:
+    """Return the identifiers in parts of a launch, including those in the definitions of macros."""
+    waiting = list(parts)
     found: set[str] = set()
     while waiting:
         for name in names_in(waiting.pop()):

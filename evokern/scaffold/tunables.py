@@ -25,6 +25,8 @@ _MOST_LISTED = 32
 _WARP = re.compile(
     r"k?_?(?:\w*_)?(?:warp_?(?:size|sz|threads|width)|threads_?(?:per|in)_?warp|warp|lanes?)_?", re.IGNORECASE
 )
+_ALGORITHM = re.compile(r"(?!.*(?:block|tile|thread))(?:\w*_)?(?:halo|radius|bins|channels|classes)(?:_\w*)?", re.I)
+"""Constants that are part of what a kernel computes."""
 _PLATFORM = re.compile(r"__\w*|_?_?CUDA\w*|CUDART\w*|HIP\w*|NV\w*|\w*VERSION\w*|\w*_ARCH\w*|DEBUG\w*|\w*_DEBUG|NDEBUG")
 """Macros of compilers, platforms and versions."""
 _SWITCH = re.compile(
@@ -78,7 +80,7 @@ class Tunables:
 
 
 def find_tunables(
-    source: CudaSource, text: str, uses: DeviceUses, *, has_sizes: bool, launch_words: Set[str]
+    source: CudaSource, text: str, uses: DeviceUses, *, has_sizes: bool, launch_words: Set[str], block_words: Set[str]
 ) -> Tunables:
     """Classify the named numbers of device code.
 
@@ -88,17 +90,18 @@ def find_tunables(
         uses: uses of names in it.
         has_sizes: whether the kernel has integer parameters, so that its numbers need not be the problem's size.
         launch_words: identifiers in grid, block and shared memory of the launch.
+        block_words: identifiers in the block and shared memory alone.
     """
     macros = _macros(source, text, uses)
     numbers = {number.name: number for number in (*constants(text), *macros)}
     allocated = _allocated_words(source)
-    launch = _with_bodies(launch_words, uses.bodies)
+    launch, block = (_with_bodies(words, uses.bodies) for words in (launch_words, block_words))
     genes, sizes, edits = [], {}, []
     for number in numbers.values():
         used = uses.names.get(number.name)
         if used is None or not used.kinds or _is_fixed(number, used, launch):
             continue
-        if number.value > LARGEST_GENE or (number.name in allocated and number.name not in launch):
+        if number.value > LARGEST_GENE or (number.name in allocated and number.name not in block):
             if not has_sizes and number.constant is None:
                 sizes[number.name] = number.value
             continue
@@ -214,7 +217,7 @@ def _with_bodies(words: Set[str], bodies: Mapping[str, str]) -> set[str]:
 
 def _is_fixed(number: Number, used: Uses, launch: Set[str]) -> bool:
     """Return whether a number belongs to the hardware, the platform or the algorithm."""
-    if _PLATFORM.fullmatch(number.name) or _WARP.fullmatch(number.name):
+    if any(pattern.fullmatch(number.name) for pattern in (_PLATFORM, _WARP, _ALGORITHM)):
         return True
     # An array's capacity: other code only compares with it, so that another value is no other algorithm.
     return used.kinds <= {"extent", "bound", "assertion"} and "extent" in used.kinds and number.name not in launch
