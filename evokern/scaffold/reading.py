@@ -97,8 +97,9 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     if point is not None and point.symbol:
         instance = replace(instance, entry=function.name)
     macros = [gene.name for gene in genes if gene.as_ == "macro"]
-    text = device_source(found.edited(text), [*macros, *sizes], generated=bool(genes))
-    defaults = {**sizes, **{gene.name: gene.default for gene in (*genes, *instance.genes)}}
+    text = device_source(found.edited(text), [*macros, *found.macros], generated=bool(genes or sizes))
+    numbers = {macro: sizes[field.removeprefix("p.")] for macro, field in found.macros.items()}
+    defaults = {**numbers, **{gene.name: gene.default for gene in (*genes, *instance.genes)}}
     options = Plan("", (*genes, *instance.genes), (), (), (), ()).defines(defaults, {})
     types = _types(function, instance, text, options)
     names = {**_constant_names(source), **found.names, **instance.names}
@@ -121,7 +122,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         block=block,
         shared=_shared(source, function, launch, block),
         cluster=_cluster(function, names),
-        macros={name: f"p.{name}" for name in sizes},
+        macros=found.macros,
         constraints=launch.constraints if launch else (),
         constants=constants_of(text, types),
         stated=stated,

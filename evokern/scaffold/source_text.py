@@ -44,9 +44,9 @@ def device_source(text: str, replaced: Iterable[str], *, generated: bool) -> str
     text = _without_remains(text)
     for header, words in _HEADER_OF.items():
         if re.search(words, text) and f"{header}>" not in text and f'{header}"' not in text:
-            text = _behind_opening(text, f"#include <{header}>\n")
+            text = behind_opening(text, f"#include <{header}>\n")
     if generated and GENERATED not in text:
-        text = _behind_opening(text, f'#include "{GENERATED}"\n')
+        text = behind_opening(text, f'#include "{GENERATED}"\n')
     return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", text).strip("\n") + "\n"
 
 
@@ -103,7 +103,7 @@ def _with_each_include_once(text: str) -> str:
     return "\n".join(kept)
 
 
-def _behind_opening(text: str, line: str) -> str:
+def behind_opening(text: str, line: str) -> str:
     """Insert a line after the opening comment of a file."""
     opening = re.match(r"\s*(?:/\*.*?\*/\s*|//[^\n]*\n\s*)*", text, re.DOTALL)
     at = text.rfind("\n", 0, opening.end() if opening else 0) + 1

@@ -14,6 +14,7 @@ from evokern.declaration.genes import Form
 from evokern.declaration.header.text import NAMESPACE
 from evokern.scaffold.blocks import neighbours
 from evokern.scaffold.plan import DraftGene
+from evokern.scaffold.source_text import behind_opening
 from evokern.scaffold.uses import DeviceUses, Uses
 
 LARGEST_GENE = 1024
@@ -25,7 +26,9 @@ _MOST_LISTED = 32
 _WARP = re.compile(
     r"k?_?(?:\w*_)?(?:warp_?(?:size|sz|threads|width)|threads_?(?:per|in)_?warp|warp|lanes?)_?", re.IGNORECASE
 )
-_ALGORITHM = re.compile(r"(?!.*(?:block|tile|thread))(?:\w*_)?(?:halo|radius|bins|channels|classes)(?:_\w*)?", re.I)
+_ALGORITHM = re.compile(
+    r"(?!.*(?:block|tile|thread|step))(?:\w*_)?(?:halo|radius|bins|channels|classes)(?:_\w*)?", re.I
+)
 """Constants that are part of what a kernel computes."""
 _PLATFORM = re.compile(r"__\w*|_?_?CUDA\w*|CUDART\w*|HIP\w*|NV\w*|\w*VERSION\w*|\w*_ARCH\w*|DEBUG\w*|\w*_DEBUG|NDEBUG")
 """Macros of compilers, platforms and versions."""
@@ -65,7 +68,9 @@ class Tunables:
 
     genes: tuple[DraftGene, ...]
     sizes: Mapping[str, int]
-    """Macros with the size of the problem → number in the file."""
+    """Macro or constant with the size of the problem → number in the file."""
+    macros: Mapping[str, str]
+    """Macro that sets such a size → its field as Python text."""
     names: Mapping[str, str]
     """C name → Python text: numbers, genes, sizes, and macros that are defined from them."""
     edits: tuple[tuple[int, int, str], ...]
@@ -76,7 +81,10 @@ class Tunables:
         code = text.encode()
         for first, last, new in sorted(self.edits, reverse=True):
             code = code[:first] + new.encode() + code[last:]
-        return code.decode()
+        added = {macro: field for macro, field in self.macros.items() if macro != field.removeprefix("p.")}
+        lines = "".join(f"#ifndef {macro}\n#define {macro} {self.sizes[field.removeprefix('p.')]}\n#endif\n"
+                        for macro, field in added.items())  # fmt: skip
+        return behind_opening(code.decode(), lines)
 
 
 def find_tunables(
@@ -96,14 +104,18 @@ def find_tunables(
     numbers = {number.name: number for number in (*constants(text), *macros)}
     allocated = _allocated_words(source)
     launch, block = (_with_bodies(words, uses.bodies) for words in (launch_words, block_words))
-    genes, sizes, edits = [], {}, []
+    genes, sizes, settings, edits = [], {}, {}, []
     for number in numbers.values():
         used = uses.names.get(number.name)
         if used is None or not used.kinds or _is_fixed(number, used, launch):
             continue
         if number.value > LARGEST_GENE or (number.name in allocated and number.name not in block):
-            if not has_sizes and number.constant is None:
+            if not has_sizes and (number.constant is None or number.name in allocated):
                 sizes[number.name] = number.value
+                macro = number.name if number.constant is None else f"PROBLEM_{number.name}"
+                settings[macro] = f"p.{number.name}"
+                if number.constant is not None:
+                    edits.append((*number.constant, macro))
             continue
         gene = _gene(number, used, comments_on(source, number.name, number.line, number.file))
         if gene.as_ == "constexpr" and number.constant is not None:
@@ -115,7 +127,7 @@ def find_tunables(
     for name, body in uses.bodies.items():
         if name not in names and (made := translated(body, names, uses.bodies)):
             names[name] = f"({made})" if re.search(r"\W", made.strip("()").replace(".", "")) else made
-    return Tunables(tuple(genes), sizes, names, tuple(edits))
+    return Tunables(tuple(genes), sizes, settings, names, tuple(edits))
 
 
 def _required(name: str) -> DraftGene:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from evokern.scaffold.expression import to_python
 from paths import DATA
 from typer.testing import CliRunner
 

@@ -156,3 +156,30 @@ def test_a_definition_of_the_build_replaces_the_default() -> None:
     text = BUILT.replace("\n__global__", "\n#ifndef THREADS\n#define THREADS 256\n#endif\n__global__", 1)
     made = draft(with_definitions(read(text), ["THREADS=64"]), None)
     assert [(gene.name, gene.default) for gene in made.plan.genes] == [("THREADS", 64)]
+
+
+SIZED = """
+#include <cuda_runtime.h>
+const int N = 1 << 9;
+constexpr int THREADS = 16;
+__global__ void twice(const float* a, float* b) {
+  const int x = blockIdx.x * THREADS + threadIdx.x, y = blockIdx.y * THREADS + threadIdx.y;
+  if (x < N && y < N) b[y * N + x] = 2 * a[y * N + x];
+}
+int main() {
+  float *a, *b;
+  cudaMalloc(&a, N * N * sizeof(float));
+  cudaMalloc(&b, N * N * sizeof(float));
+  const int blocks = N / THREADS;
+  twice<<<dim3(blocks, blocks), dim3(THREADS, THREADS)>>>(a, b);
+}
+"""
+
+
+def test_a_constant_that_allocations_use_is_a_field() -> None:
+    """The kernel has no other size: the constant is the field, and code and launch follow it."""
+    made = draft(read(SIZED), None)
+    assert [(gene.name, gene.default) for gene in made.plan.genes] == [("THREADS", 16)]
+    assert ([field.name for field in made.plan.fields], made.plan.macros) == (["N"], {"PROBLEM_N": "p.N"})
+    assert "#define PROBLEM_N 512\n#endif\n" in made.source and "const int N = PROBLEM_N;" in made.source
+    assert [tensor.shape for tensor in made.tensors] == [("p.N", "p.N")] * 2
