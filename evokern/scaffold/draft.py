@@ -13,8 +13,8 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
 from evokern.scaffold.blocks import block_values, neighbours
-from evokern.scaffold.confirm import confirm_genes, without_constants
 from evokern.scaffold.cpu_function import cpu_function
+from evokern.scaffold.genes.confirm import confirm_genes, without_constants
 from evokern.scaffold.infer import (
     LIMITS,
     Evidence,

@@ -18,8 +18,8 @@ from evokern.cuda_source.host import (
     text_of,
 )
 from evokern.scaffold.file_launch import FileLaunch
+from evokern.scaffold.genes.tunables import values_of
 from evokern.scaffold.plan import DraftField, DraftGene
-from evokern.scaffold.tunables import values_of
 
 _TYPES = ("typename", "class")
 _GUESS = 64

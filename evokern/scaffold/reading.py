@@ -22,13 +22,13 @@ from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
 from evokern.scaffold.blocks import block_of
 from evokern.scaffold.file_launch import WHOLE, FileLaunch, LaunchReader, LaunchText, find_launch
+from evokern.scaffold.genes.stated_rules import whole_quotients, with_rules
+from evokern.scaffold.genes.tunables import find_tunables
+from evokern.scaffold.genes.uses import device_uses
 from evokern.scaffold.instantiation import Instance, Instantiation, with_literals
 from evokern.scaffold.plan import DraftArgument, DraftField, Plan
 from evokern.scaffold.source_text import device_source
-from evokern.scaffold.stated_rules import whole_quotients, with_rules
 from evokern.scaffold.stated_sizes import commented_sizes
-from evokern.scaffold.tunables import find_tunables
-from evokern.scaffold.uses import device_uses
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""

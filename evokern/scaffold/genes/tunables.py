@@ -13,9 +13,9 @@ from evokern.cuda_source.host.tree import Node
 from evokern.declaration.genes import Form
 from evokern.declaration.header.text import NAMESPACE
 from evokern.scaffold.blocks import neighbours
+from evokern.scaffold.genes.uses import DeviceUses, Uses
 from evokern.scaffold.plan import DraftGene
 from evokern.scaffold.source_text import behind_opening
-from evokern.scaffold.uses import DeviceUses, Uses
 
 LARGEST_GENE = 1024
 """Maximum value of a constant that becomes a gene; larger values are problem sizes."""

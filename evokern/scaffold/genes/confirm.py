@@ -13,12 +13,12 @@ import numpy as np
 
 from evokern.declaration.header.text import NAMESPACE
 from evokern.errors import EvokernError
+from evokern.scaffold.genes.stated_rules import holds, with_rules
+from evokern.scaffold.genes.tunables import GUESSED
 from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import LIMIT, multiples
-from evokern.scaffold.stated_rules import holds, with_rules
-from evokern.scaffold.tunables import GUESSED
 
 _KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
 _ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
