@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import KernelFunction, TemplateParameter
+from evokern.cuda_source import CudaSource, KernelFunction, TemplateParameter
 from evokern.cuda_source.host import (
     Expr,
     HostLaunch,
@@ -18,9 +18,11 @@ from evokern.cuda_source.host import (
     text_of,
 )
 from evokern.scaffold.file_launch import FileLaunch
-from evokern.scaffold.genes.tunables import values_of
+from evokern.scaffold.genes.tunables import comments_on, values_of
 from evokern.scaffold.plan import DraftField, DraftGene
 
+_LINES_OF_HEAD = 6
+"""Maximum number of lines of a template's parameters above the name of its kernel."""
 _TYPES = ("typename", "class")
 _GUESS = 64
 """Value of a template argument that is a macro without a definition in the file."""
@@ -53,12 +55,16 @@ class Instantiation:
     """Template arguments of one kernel.
 
     Args:
+        source: the file.
         function: the kernel.
         wanted: name given by the user, perhaps with template arguments.
         launch: the file's launch; None if there is none.
     """
 
-    def __init__(self, function: KernelFunction, wanted: str | None, launch: FileLaunch | None) -> None:
+    def __init__(
+        self, source: CudaSource, function: KernelFunction, wanted: str | None, launch: FileLaunch | None
+    ) -> None:
+        self._source = source
         self._function = function
         self._launch = launch
         given = (wanted or "").partition("<")[2].rpartition(">")[0]
@@ -189,10 +195,20 @@ class Instantiation:
         elif len(listed) > 1 and default in listed:
             values, why = tuple(listed), ""
         else:
-            values, why = values_of(default, ())
+            values, why = values_of(default, self._comments(value, parameter))
             why = unknown or why
         self._genes.setdefault(name, DraftGene(name, values, default, why, "", "template"))
         return f"c.{name}"
+
+    def _comments(self, value: Expr, parameter: TemplateParameter) -> Iterator[str]:
+        """Yield the comments on a template parameter, and on the host's constant that is its argument."""
+        last, file = self._function.line, self._function.file
+        for line in range(max(1, last - _LINES_OF_HEAD), last + 1):
+            yield from comments_on(self._source, parameter.name, line, file)
+        if isinstance(value, Name) and value.kind == "constant":
+            for at, text in enumerate(self._source.text.split("\n"), 1):
+                if re.search(rf"\b{re.escape(value.text)}\s*=", text):
+                    yield from comments_on(self._source, value.text, at, "")
 
     def _siblings(self, parameter: TemplateParameter) -> Iterator[int]:
         """Yield the numbers that all launches of the kernel give for a template parameter."""

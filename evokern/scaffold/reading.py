@@ -79,7 +79,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
                 "`evokern sanitize --entry`"
             )
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
-    template = Instantiation(function, wanted, found_launch)
+    template = Instantiation(source, function, wanted, found_launch)
     point = source.entry(wanted or function.qualified) if not function.template or "<" in (wanted or "") else None
     concrete = template.concrete() if function.template else function.qualified
     named = entry_words([concrete])

@@ -183,3 +183,25 @@ def test_a_constant_that_allocations_use_is_a_field() -> None:
     assert ([field.name for field in made.plan.fields], made.plan.macros) == (["N"], {"PROBLEM_N": "p.N"})
     assert "#define PROBLEM_N 512\n#endif\n" in made.source and "const int N = PROBLEM_N;" in made.source
     assert [tensor.shape for tensor in made.tensors] == [("p.N", "p.N")] * 2
+
+
+COMMENTED = """
+template <int THREADS,  // 64, 128 or 256
+          int ITEMS>
+__global__ void scale(const float* x, float* y, int n) {
+  const int first = blockIdx.x * THREADS * ITEMS + threadIdx.x;
+  for (int k = 0; k < ITEMS; k++)
+    if (first + k * THREADS < n) y[first + k * THREADS] = 2 * x[first + k * THREADS];
+}
+void run(const float* x, float* y, int n) {
+  constexpr int PER_THREAD = 4;  // {1, 2, 4, 8}
+  scale<128, PER_THREAD><<<(n + 128 * PER_THREAD - 1) / (128 * PER_THREAD), 128>>>(x, y, n);
+}
+"""
+
+
+def test_comments_on_template_parameters_and_their_arguments() -> None:
+    """A comment at the parameter, or at the host's constant, lists the values."""
+    made = draft(read(COMMENTED), None)
+    assert {gene.name: gene.values for gene in made.plan.genes} == {"THREADS": (64, 128, 256), "ITEMS": (1, 2, 4, 8)}
+    assert made.plan.entry == "scale<{c.THREADS}, {c.ITEMS}>"
