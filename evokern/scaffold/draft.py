@@ -139,7 +139,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         least = min(small, key=lambda problem: prod(problem.values()))
         plan, fixed = confirm_genes(prober, plan, tensors, least)
         source = without_constants(source, fixed)
-        notes += [f"kernel.cu: {gene.name} = {gene.default} is no gene: {gene.why}" for gene in fixed]
+        notes += [f"kernel.cu: {gene.name} = {gene.default} stays fixed: {gene.why}" for gene in fixed]
     return Draft(
         function=reading.function.name,
         plan=plan,

@@ -127,7 +127,7 @@ class _Confirmation:
 
 
 def without_constants(source: str, fixed: Sequence[DraftGene]) -> str:
-    """Return device code in which constants that are no genes have the file's value again."""
+    """Return device code in which constants that became fixed numbers have the file's value again."""
     for gene in fixed:
         if gene.as_ == "constexpr":
             source = re.sub(rf"\b{NAMESPACE}::{re.escape(gene.name)}\b", str(gene.default), source)

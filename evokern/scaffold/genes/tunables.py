@@ -231,7 +231,7 @@ def _is_fixed(number: Number, used: Uses, launch: Set[str]) -> bool:
     """Return whether a number belongs to the hardware, the platform or the algorithm."""
     if any(pattern.fullmatch(number.name) for pattern in (_PLATFORM, _WARP, _ALGORITHM)):
         return True
-    # An array's capacity: other code only compares with it, so that another value is no other algorithm.
+    # An array's capacity: other code only compares with it, so that another value changes nothing else.
     return used.kinds <= {"extent", "bound", "assertion"} and "extent" in used.kinds and number.name not in launch
 
 
