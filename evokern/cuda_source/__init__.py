@@ -5,13 +5,11 @@ from __future__ import annotations
 from evokern.cuda_source.reader.element_types import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES
 from evokern.cuda_source.reader.reader import CudaSource, device_only, read
 from evokern.cuda_source.reader.records import (
-    Allocation,
     Constant,
     EntryPoint,
     HostFunction,
     Include,
     KernelFunction,
-    LaunchSite,
     Macro,
     Parameter,
     SharedArray,
@@ -23,14 +21,12 @@ __all__ = [
     "ELEMENT_TYPES",
     "UNSUPPORTED",
     "UNSUPPORTED_TYPES",
-    "Allocation",
     "Constant",
     "CudaSource",
     "EntryPoint",
     "HostFunction",
     "Include",
     "KernelFunction",
-    "LaunchSite",
     "Macro",
     "Parameter",
     "SharedArray",

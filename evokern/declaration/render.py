@@ -92,7 +92,7 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         named = _is_named(gene)
         if gene.as_ == "constexpr":
             value = config[gene.name]
-            result[constant_macro(gene)] = str(gene.values.index(value) if named else value)
+            result[constant_macro(gene.name)] = str(gene.values.index(value) if named else value)
             continue
         if named:
             result |= {choice_macro(gene, value): str(index) for index, value in enumerate(gene.values)}
@@ -210,7 +210,9 @@ def candidate_header(kernel: Kernel, config: Config, problem: Problem) -> Candid
     """
     rendered = render(kernel, config, problem)
     asserted, left_out = rules(kernel, problem)
-    own = {constant_macro(gene) for gene in kernel.genes} | {gene.name for gene in kernel.genes if gene.as_ == "macro"}
+    own = {constant_macro(gene.name) for gene in kernel.genes} | {
+        gene.name for gene in kernel.genes if gene.as_ == "macro"
+    }
     own |= {choice_macro(gene, value) for gene in kernel.genes for value in gene.values}
     extra = {name: value for name, value in macros(kernel, config, problem).items() if name not in own}
     lines = [*HELPERS, *asserted] if asserted else []

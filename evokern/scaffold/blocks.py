@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 
 from evokern.cuda_source import KernelFunction
-from evokern.scaffold.expression import to_python
-from evokern.scaffold.launch_text import LaunchText
-from evokern.scaffold.plan import BLOCK_DOC, DraftGene, Plan, split_tuple, unused_name
+from evokern.cuda_source.host import translated
+from evokern.scaffold.file_launch import LaunchText
+from evokern.scaffold.plan import BLOCK_DOC, DraftGene, Plan, unused_name
 
 _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
 """Common names for the number of threads per block."""
@@ -27,7 +27,7 @@ def block_of(
         text: device code.
         unread: reason why the launch states no block.
     """
-    bound = to_python(function.launch_bounds[0], names, {}) if function.launch_bounds else None
+    bound = translated(function.launch_bounds[0], names) if function.launch_bounds else None
     if launch and launch.block:
         numbers = _block_numbers(launch)
         return launch.block, tuple(
@@ -41,7 +41,7 @@ def block_of(
             for name, known in launch.block_genes.items()
         )
     if bound:
-        return split_tuple(bound), ()
+        return (bound,), ()
     return _block_by_index(function, names, text, unread)
 
 

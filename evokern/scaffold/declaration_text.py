@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 
@@ -59,6 +60,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _tuple(texts: tuple[str, ...]) -> str:
+    texts = tuple(ast.unparse(ast.parse(text.strip(), mode="eval")) for text in texts)  # without needless brackets
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
@@ -79,7 +81,7 @@ def _launches(made: Draft, origin: str) -> Iterator[str]:
         doubt = f"  # guess: {argument.why}" if argument.why and not argument.is_tensor else ""
         yield in_comment(f"        {_argument(argument)},{doubt}")
     yield "    )"
-    entry = f"f{literal(plan.entry)}" if "{" in plan.entry else literal(plan.entry)
+    entry = _entry(plan.entry)
     cluster = f", cluster={_tuple(plan.cluster)}" if plan.cluster else ""
     launch = f"Launch({entry}, grid, block, arguments, shared_bytes={plan.shared}{cluster})"
     if made.finish is None:
@@ -91,6 +93,13 @@ def _launches(made: Draft, origin: str) -> Iterator[str]:
     yield f"        {launch},"
     yield f'        Launch("add_up", 1, 32, ({literal(workspace)}, {literal(total)}, i32({extent}))),'
     yield "    ]"
+
+
+def _entry(entry: str) -> str:
+    """Return the Python text of a kernel name, with `{GENE}` for each gene and the values of fields."""
+    if "{p." in entry:
+        return "f" + literal(re.sub(r"\{c\.(\w+)\}", r"{{\1}}", entry))
+    return literal(entry.replace("{c.", "{"))
 
 
 def _argument(argument: DraftArgument) -> str:
@@ -136,6 +145,7 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     for gene in plan.genes:
         values = ", ".join(map(repr, gene.values)) + ("," if len(gene.values) == 1 else "")
         doc = f", doc={literal(gene.doc)}" if gene.doc else ""
+        doc += f', as_="{gene.as_}"' if gene.as_ != "macro" else ""
         doubt = f"  # guess: {gene.why}" if gene.why else ""
         yield in_comment(f"        Parameter({literal(gene.name)}, ({values}), default={gene.default!r}{doc}),{doubt}")
     yield from ("    ),", "    fields=(")

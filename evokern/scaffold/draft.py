@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from evokern.compile.active_includes import active_includes
 from evokern.cuda_source import CudaSource
@@ -13,6 +14,7 @@ from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
 from evokern.scaffold.blocks import block_values, neighbours
 from evokern.scaffold.cpu_function import cpu_function
+from evokern.scaffold.genes.confirm import confirm_genes, without_constants
 from evokern.scaffold.infer import (
     LIMITS,
     Evidence,
@@ -23,7 +25,7 @@ from evokern.scaffold.infer import (
     tensors_of,
     with_read_constants,
 )
-from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name, without_fields
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftGene, DraftTensor, Plan, unused_name, without_fields
 from evokern.scaffold.probe import LATER_ONLY, Prober, Run
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, read_kernel
@@ -35,6 +37,10 @@ _WRITABLE = re.compile(
     re.MULTILINE,
 )
 """A writable variable in GPU memory, at the start of a line."""
+
+
+_WARP_WIDE = re.compile(r"\b(?:__shfl\w*|__syncwarp|__ballot\w*|__reduce_\w+|__match_\w+|wmma|mma_sync)\b")
+"""Operations of whole warps: an extent of 32 is then the warp."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,9 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
     reading = read_kernel(source, entry)
     made = from_reading(reading)
     notes = list(made.notes)
-    if source.constants:
-        known = [c.name for c in source.constants if c.name in reading.source]
-        notes += [f"kernel.cu: these constants could become genes: {', '.join(known)}"] if known else []
+    lost = re.search(r'identifier "(\w+)" is undefined', made.compile_error)
+    if lost and re.fullmatch(r"[A-Z_][A-Z0-9_]*", lost[1]):
+        notes.append(f"kernel.cu: if the build defines {lost[1]}, draft again with -D {lost[1]}=VALUE")
     rendered = Rendered(source.device_text, source.name, source.headers, (), ())
     missing = active_includes(source, source.missing_includes, rendered, DRAFTED_FOR[0])
     names = dict.fromkeys(include.name for include in missing)
@@ -101,7 +107,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     """
     prober = Prober(reading.source, DRAFTED_FOR)
     reading = with_cluster(prober, reading)
-    plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch)
+    stated = bool(reading.launch_line)
+    plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch or stated, whole=not known_launch)
     if found is None:
         return _draft_without_runs(reading, prober)
     plan = with_read_constants(plan, found)
@@ -123,14 +130,20 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
                 f"kernel.py: with the launch on {reading.launch_line}, runs wrote {100 * share:.0f} % of {tensor.name} "
                 f"({', '.join(tensor.shape)}, a guess); check the shape and the grid"
             )
-    if not known_launch and not found.exceeded:
+    if not known_launch and not found.exceeded and not prober.exhausted:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
     notes += _architecture_note(prober, plan)
     small = small_problems(plan, tensors, None if found.exceeded else prober)  # which drops problems with findings
+    source = reading.source
+    if not known_launch and not found.exceeded:
+        least = min(small, key=lambda problem: prod(problem.values()))
+        plan, fixed = confirm_genes(prober, plan, tensors, least)
+        source = without_constants(source, fixed)
+        notes += [f"kernel.cu: {gene.name} = {gene.default} stays fixed: {gene.why}" for gene in fixed]
     return Draft(
         function=reading.function.name,
         plan=plan,
-        source=reading.source,
+        source=source,
         tensors=tensors,
         small=small,
         study=study_problem(plan, tensors, reading.literals),
@@ -167,7 +180,7 @@ def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
     program = _default_program(prober, reading.plan)
     if reading.plan.cluster or isinstance(program, str):
         return reading
-    symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults)]
+    symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults, _any_problem(reading.plan))]
     try:
         extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
     except SourceError:  # an instruction that the simulator does not support; the draft says so
@@ -178,8 +191,12 @@ def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
 
 
 def _default_program(prober: Prober, plan: Plan) -> SimulatedProgram | str:
-    problem = {f.name: 64 for f in plan.fields}
-    return prober.program(plan.entry_of(plan.defaults), plan.defines(plan.defaults, problem))
+    problem = _any_problem(plan)
+    return prober.program(plan.entry_of(plan.defaults, problem), plan.defines(plan.defaults, problem))
+
+
+def _any_problem(plan: Plan) -> dict[str, int]:
+    return {f.name: next((c for c in f.choices if isinstance(c, int)), 64) for f in plan.fields}
 
 
 def _architecture_note(prober: Prober, plan: Plan) -> list[str]:
@@ -208,7 +225,9 @@ def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, fou
     text = " ".join([axes, *plan.grid, *plan.block, plan.shared, *plan.macros.values()])
     used = {f.name for f in plan.fields if re.search(rf"p\.{re.escape(f.name)}\b", text)}
     idle = {f.name for f in plan.fields} - used
-    if not idle or not used:
+    if reading.launch_line:  # a variable that the file passes is a field, though its value has no effect on sizes
+        idle = {name for name in idle if name in reading.literals}
+    if not idle or not used or prober.exhausted:
         return plan, found
     smaller = without_fields(plan, idle, reading.literals)
     again = evidence(prober, smaller, found.level)
@@ -226,7 +245,7 @@ def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor]
     long = [field.name for field in plan.fields if not field.choices]
     problems = [{**p, **{name: 2 * p[name] for name in long}} for p in small_problems(plan, tensors, prober)]
     for axis, extent in enumerate(plan.block):
-        if not extent.isdigit() or extent == "1":
+        if not extent.isdigit() or extent == "1" or (extent == "32" and _WARP_WIDE.search(source)):
             continue
         name = unused_name(f"BLOCK_{'XYZ'[axis]}", source)
         rounded = rf"\((.+) \+ {int(extent) - 1}\) // {extent}$"
@@ -260,7 +279,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         plan = replace(plan, grid=(f"ceil_div(p.{plan.fields[0].name}, {plan.block[0]})",))
     program = _default_program(prober, plan)
     error = program if isinstance(program, str) and LATER_ONLY not in program else ""
-    problems = [{f.name: 64 for f in plan.fields}, *problems_at(plan.fields, 1, len(plan.grid) < 2)]
+    problems = [_any_problem(plan), *problems_at(plan.fields, 1, len(plan.grid) < 2)]
     problem, run = next(((p, r) for p in problems if not (r := prober.run(plan, p)).ok), (problems[0], Run({})))
     why = error or run.why or "no run shows what the kernel writes"
     fault = "" if error or run.finding is None else _fault_in_block(plan, run.finding, problem, reading)
@@ -273,13 +292,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         note = "kernel.py: roles, shapes and launch are guesses, because the finding ends every run"
     if error:
         note = "kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel"
-    const = {p.name for p in reading.function.parameters if p.const}
-    shape = tuple(f"p.{f.name}" for f in plan.fields[:2])
-    tensors = tuple(
-        DraftTensor(a.name, a.dtype, shape, "input" if a.name in const else "output", "the kernel did not run: " + why)
-        for a in plan.arguments
-        if a.is_tensor
-    )
+    tensors = tuple(_without_run(reading, a, why) for a in plan.arguments if a.is_tensor)
     if not any(t.role == "output" for t in tensors):
         tensors = (*tensors[:-1], replace(tensors[-1], role="output"))
     return Draft(
@@ -296,6 +309,18 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         compile_error=error,
         notes=(note,),
     )
+
+
+def _without_run(reading: KernelReading, argument: DraftArgument, why: str) -> DraftTensor:
+    """Return a buffer with the shape that the file states, or else with the first fields."""
+    const = {p.name for p in reading.function.parameters if p.const}
+    copied = reading.copied.get(argument.name, "")
+    role = "input" if argument.name in const or copied == "in" else "inout" if copied == "both" else "output"
+    stated = reading.plan.stated.get(argument.name)
+    if stated and stated.axes and (argument.name in const or copied):
+        return DraftTensor(argument.name, argument.dtype, stated.axes, role)
+    shape = stated.axes if stated and stated.axes else tuple(f"p.{f.name}" for f in reading.plan.fields[:2])
+    return DraftTensor(argument.name, argument.dtype, shape, role, f"the kernel did not run: {why}")
 
 
 def _fault_in_block(plan: Plan, finding: Finding, problem: Mapping[str, int], reading: KernelReading) -> str:

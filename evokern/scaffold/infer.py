@@ -90,10 +90,17 @@ class Evidence:
         return self.ok, good, good and self.plain, all(self.covered.values()), explained, -self.level
 
 
-def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> list[dict[str, int]]:
-    """Return three problems with different multiples of a number; with `flat`, the grid has one dimension."""
+def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True, few: bool = False) -> list[dict[str, int]]:
+    """Return three problems with different multiples of a number.
+
+    Args:
+        fields: fields of the draft.
+        level: the number.
+        flat: whether the grid has one dimension.
+        few: whether the numbers are small, for kernels that do much work for each element.
+    """
     free = [field for field in fields if not field.choices]
-    made = _multiples_of(free, level, flat)
+    made = _multiples_of(free, level, flat and not few, few)
     for turn, problem in enumerate(made):
         for at, one in enumerate(one for one in fields if one.choices):
             numbers = [choice for choice in one.choices if isinstance(choice, int)]
@@ -101,10 +108,10 @@ def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> 
     return [{field.name: problem[field.name] for field in fields} for problem in made]
 
 
-def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[dict[str, int]]:
+def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool, few: bool) -> list[dict[str, int]]:
     if len(fields) == 1 and flat:  # large enough for several blocks of vectors
         return [{fields[0].name: level * -(-number // level)} for number in _LONG]
-    table = (_ODD if len(fields) < 4 else _FEW) if level == 1 else _TILES if level < 64 else _LARGE
+    table = (_TILES if few else _ODD if len(fields) < 4 else _FEW) if level == 1 else _TILES if level < 64 else _LARGE
     return [
         {
             field.name: level * row[at % len(row)] + (level * 7 if at >= len(row) else 0)
@@ -112,6 +119,15 @@ def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[
         }
         for row in table
     ]
+
+
+def obeys(plan: Plan, problem: Mapping[str, int]) -> bool:
+    """Return whether a problem obeys the divisors that the file states."""
+    return all(
+        problem[found[2]] % max(1, plan.value(found[1], plan.defaults, problem)) == 0
+        for _, condition, _ in plan.constraints
+        if (found := re.fullmatch(r"divides\((.+), p\.(\w+)\)", condition))
+    )
 
 
 def levels(plan: Plan) -> tuple[int, ...]:
@@ -126,6 +142,7 @@ def evidence(
     count: int = 3,
     config: Mapping[str, int | str] | None = None,
     most_threads: int = MOST_THREADS,
+    few: bool = False,
 ) -> Evidence:
     """Run a plan on several problems, and explain which elements it accessed.
 
@@ -136,11 +153,14 @@ def evidence(
         count: number of problems, at most three.
         config: gene → value; None for the defaults.
         most_threads: maximum number of threads per run.
+        few: whether the problems are small; they are if larger ones do not end.
     """
-    chosen = problems_at(plan.fields, level, len(plan.grid) < 2)[:count]
+    chosen = problems_at(plan.fields, level, len(plan.grid) < 2, few)[:count]
     runs: list[Run] = []
     for problem, limit in zip(chosen, LIMITS, strict=False):
         runs.append(prober.run(plan, problem, limit=limit, config=config, most_threads=most_threads))
+        if runs[-1].too_large and not few:
+            return evidence(prober, plan, level, count, config, most_threads, few=True)
         if not runs[-1].ok:
             return Evidence(level, tuple(chosen), tuple(runs), {}, {})
     atoms = {f"p.{field.name}": [problem[field.name] for problem in chosen] for field in plan.fields}
@@ -160,10 +180,29 @@ def evidence(
             fits[argument.name] = _grid_fit(plan, chosen, [touch.extent for touch in touches], config)
         if any(touch.written for touch in touches):
             covered[argument.name] = all(touch.distinct == touch.extent for touch in touches)
-        if stated := _exceeded(prober.source, plan, argument, chosen, touches):
+        sizes = _stated_sizes(plan, argument.name, chosen)
+        fitting = fits[argument.name]
+        if sizes and not plan.stated[argument.name].sure and fitting and fitting.exact:
+            sizes = sizes if [touch.extent for touch in touches] == sizes else []
+        if sizes and all(touch.extent <= size for touch, size in zip(touches, sizes, strict=True)):
+            fits[argument.name] = Fit(plan.stated[argument.name].axes, exact=True, stated=True)
+            if argument.name in covered:
+                covered[argument.name] = all(t.distinct == size for t, size in zip(touches, sizes, strict=True))
+        elif stated := _exceeded(prober.source, plan, argument, chosen, touches):
             exceeded[argument.name] = stated
-            fits[argument.name] = Fit(stated.axes, exact=True)
+            fits[argument.name] = Fit(stated.axes, exact=True, stated=argument.name in plan.stated)
     return Evidence(level, tuple(chosen), tuple(runs), fits, covered, exceeded=exceeded)
+
+
+def _stated_sizes(plan: Plan, name: str, problems: Sequence[Mapping[str, int]]) -> list[int]:
+    """Return the number of elements that the file states for a buffer, for each problem; empty if it states none."""
+    stated = plan.stated.get(name)
+    if stated is None or not stated.axes:
+        return []
+    try:
+        return [prod(plan.value(axis, plan.defaults, problem) for axis in stated.axes) for problem in problems]
+    except (ArithmeticError, AttributeError):  # depends on a number without a field
+        return []
 
 
 def _exceeded(
@@ -210,18 +249,25 @@ def _grid_fit(
     return found if found and found.exact else None
 
 
-def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
+def find_level_and_grid(
+    prober: Prober, plan: Plan, *, known_launch: bool = False, whole: bool = False
+) -> tuple[Plan, Evidence | None]:
     """Find the level at which the runs explain every buffer, and the grid if it is unknown.
 
     Args:
         prober: runs the plan.
         plan: launch; grid and block may be missing.
         known_launch: whether grid and block are certain, so that no others are tried.
+        whole: whether a certain launch should also write every buffer that it writes as a whole.
     """
     best: Evidence | None = None
     if plan.grid and plan.block:
         for level in levels(plan):
-            if best is not None and (prober.exhausted or (level > MODEST and _enough(best, known_launch))):
+            if not all(obeys(plan, problem) for problem in problems_at(plan.fields, level, len(plan.grid) < 2)):
+                continue
+            if best is not None and (
+                prober.exhausted or (level > MODEST and _enough(best, known_launch and not whole))
+            ):
                 break
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
             if best is None or found.rank > best.rank:
@@ -230,6 +276,8 @@ def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = Fals
                 break
         if best is not None and (best.allows_draft or (known_launch and best.ok)):
             return plan, _with_indices(prober, plan, best)
+        if known_launch:
+            return plan, None
     tried = _by_search(prober, plan)
     if tried is not None and (best is None or tried[1].rank > best.rank):
         return tried[0], _with_indices(prober, *tried)
@@ -341,10 +389,10 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
         if not argument.is_tensor:
             continue
         stated = found.exceeded.get(argument.name)
-        shape = found.fits[argument.name]
+        shape = _as_stated(plan, argument.name) or found.fits[argument.name]
         touches = [run.touches[argument.name] for run in found.runs]
         why = [argument.why] if argument.why else []
-        if shape is None:
+        if shape is None or (shape.stated and not any(t.extent for t in touches)):
             made.append(_unexplained(plan, argument, touches))
             continue
         written, read = any(t.written for t in touches), any(t.read for t in touches)
@@ -360,7 +408,13 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
             why.append(f"runs write {part} of the buffer, so the other elements must keep their values")
         elif written and read:
             why.append("written before it is read: an output or a workspace")
-        if not shape.exact:
+        if shape.stated and found.fits[argument.name] != shape and not stated:
+            reached = max(t.extent for t in touches)
+            words = " ".join(f"{name}={value}" for name, value in found.problems[-1].items())
+            why.append(
+                f"{plan.stated[argument.name].where} states this size; a run accessed {reached} elements ({words})"
+            )
+        elif not shape.exact:
             why.append("the smallest product of fields that covers the accessed elements")
         elif stated:
             why.append(f"{stated.where} states this size, but the kernel accesses elements beyond it")
@@ -370,16 +424,25 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
         if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
             extra = f"high={INDEX_LIMIT} - 1"
             why.append(f"integers below {INDEX_LIMIT}, because some of them index a buffer")
-        axes = row_major(shape.axes, argument.name, source, names)
+        axes = shape.axes if shape.stated else row_major(shape.axes, argument.name, source, names)
         made.append(DraftTensor(argument.name, argument.dtype, axes, role, "; ".join(why), extra))
     return tuple(made)
+
+
+def _as_stated(plan: Plan, name: str) -> Fit | None:
+    """Return the shape that the file states for a buffer."""
+    stated = plan.stated.get(name)
+    return Fit(stated.axes, exact=True, stated=True) if stated and stated.axes and stated.sure else None
 
 
 def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) -> DraftTensor:
     """Return a buffer that no run accesses, or that exceeds every product of fields."""
     written = any(touch.written for touch in touches)
     if not any(touch.extent for touch in touches):
-        return DraftTensor(argument.name, argument.dtype, ("1",), "input", "no run accesses it")
+        stated = _as_stated(plan, argument.name)
+        return DraftTensor(
+            argument.name, argument.dtype, stated.axes if stated else ("1",), "input", "no run accesses it"
+        )
     shape = tuple(f"p.{field.name}" for field in plan.fields)
     why = "runs access more elements than any product of fields covers"
     return DraftTensor(argument.name, argument.dtype, shape, "output" if written else "input", why)

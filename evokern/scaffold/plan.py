@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
 from evokern.declaration.as_data.expressions import ceil_div, value_of
+from evokern.declaration.genes import Form, Gene, Parameter
+from evokern.declaration.header.text import constant_macro, genes_header
+from evokern.declaration.kernel_files import GENERATED
 
 BLOCK_DOC = "threads per block"
 """Documentation of a gene that only sets an extent of the block."""
@@ -30,6 +32,8 @@ class DraftGene:
     """Reason why the values or the default are guesses; empty if the file states them."""
     doc: str = ""
     """Kind of gene, such as template parameter or extent of the block."""
+    as_: Form = "macro"
+    """Form in which the value reaches the source."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class StatedSize:
     """Python text of each extent, over fields and genes; empty if a part is unknown."""
     where: str
     """Place of the statement in words."""
+    sure: bool = True
+    """Whether the file states the number of axes, and not only some extents."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class Plan:
     """Known parts of the kernel's launch."""
 
     entry: str
-    """Kernel name for `Launch`; a format string if genes are template arguments."""
+    """Kernel name for `Launch`; a format string over `c` and `p` if genes or fields are template arguments."""
     genes: tuple[DraftGene, ...]
     fields: tuple[DraftField, ...]
     arguments: tuple[DraftArgument, ...]
@@ -150,14 +156,28 @@ class Plan:
         x, y, z = (*values, 1, 1)[:3]
         return x, y, z
 
-    def entry_of(self, config: Mapping[str, Any]) -> str:
+    def entry_of(self, config: Mapping[str, Any], problem: Mapping[str, int]) -> str:
         """Return the kernel name with its template arguments."""
-        return self.entry.format(c=SimpleNamespace(**config)) if "{" in self.entry else self.entry
+        given = {"c": SimpleNamespace(**config), "p": SimpleNamespace(**problem)}
+        return self.entry.format(**given) if "{" in self.entry else self.entry
 
     def defines(self, config: Mapping[str, Any], problem: Mapping[str, int]) -> tuple[str, ...]:
         """Return the compiler options of a configuration and a problem."""
-        macros = {**config, **{name: self.value(text, config, problem) for name, text in self.macros.items()}}
+        macros = {name: self.value(text, config, problem) for name, text in self.macros.items()}
+        forms = {gene.name: gene.as_ for gene in self.genes}
+        for name, value in config.items():
+            form = forms.get(name, "macro")
+            if form != "template":
+                macros[constant_macro(name) if form == "constexpr" else name] = value
         return (*(f"-D{name}={value}" for name, value in macros.items()), *self.options)
+
+
+def generated_headers(options: Sequence[str]) -> dict[str, str]:
+    """Return the generated header for compiler options, by its name: they set every gene."""
+    prefix = f"-D{constant_macro('')}"
+    names = [option.removeprefix(prefix).partition("=")[0] for option in options if option.startswith(prefix)]
+    genes: list[Gene] = [Parameter(name, (0,), as_="constexpr") for name in names]
+    return {GENERATED: genes_header("draft", genes, dict.fromkeys(names, 0))}
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
@@ -183,17 +203,6 @@ def _whole_clusters(blocks: str, cluster: str) -> str:
     if blocks.isdigit() and size.isdigit():
         return str(ceil_div(int(blocks), int(size)) * int(size))
     return f"ceil_div({blocks}, {cluster}) * {size}"
-
-
-def split_tuple(text: str) -> tuple[str, ...]:
-    """Return the elements of a Python tuple's text, or the text itself if it is not a tuple."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        return ()
-    if isinstance(tree, ast.Tuple):
-        return tuple(ast.unparse(item) for item in tree.elts)
-    return (ast.unparse(tree),)
 
 
 def unused_name(wanted: str, text: str) -> str:

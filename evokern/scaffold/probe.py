@@ -6,6 +6,7 @@ of an out-of-bounds access or a hang, the guess was wrong.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -22,15 +23,17 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
-from evokern.scaffold.plan import DraftArgument, Plan
+from evokern.scaffold.plan import DraftArgument, Plan, generated_headers
 from evokern.simt.memory.access_record import Footprint, recording
 
-INSTRUCTIONS = 10_000_000
-"""Instruction limit of one run in warp instructions, several seconds; a correct guess needs fewer."""
+INSTRUCTIONS = 5_000_000
+"""Instruction limit of one run in warp instructions, a few seconds; a correct guess needs fewer."""
 LATER_ONLY = "drafts support at most"
 """Part of the error for a kernel that compiles only for a later architecture."""
 ALL_INSTRUCTIONS = 60_000_000
 """Number of warp instructions of all runs after which no further grids are tried: about a minute."""
+ALL_SECONDS = 12.0
+"""Time of all runs after which only necessary ones follow."""
 MOST_THREADS = 1 << 20
 """Maximum number of threads in one run; larger guessed grids give no more information."""
 FEW_THREADS = 1 << 18
@@ -82,6 +85,8 @@ class Run:
     """Buffer contents after the run as bytes, if requested."""
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Module variable that the run changed → its initial bytes."""
+    too_large: bool = False
+    """Whether the launch has too many threads, or takes too many instructions."""
 
     @property
     def ok(self) -> bool:
@@ -102,17 +107,19 @@ class Prober:
         self.chips = chips
         self._programs: dict[tuple[tuple[str, ...], str], SimulatedProgram | str] = {}
         self._executed = 0
+        self._seconds = 0.0
 
     @property
     def exhausted(self) -> bool:
         """Whether the runs together took so long that only necessary ones should follow."""
-        return self._executed > ALL_INSTRUCTIONS
+        return self._executed > ALL_INSTRUCTIONS or self._seconds > ALL_SECONDS
 
     def program(self, entry: str, options: tuple[str, ...]) -> SimulatedProgram | str:
         """Return the compiled program, or the compiler's error."""
         key = options, entry
         if key not in self._programs:
-            self._programs[key] = self._compiled(Rendered(self.source, "kernel.cu", {}, options, (entry,)))
+            headers = generated_headers(options)
+            self._programs[key] = self._compiled(Rendered(self.source, "kernel.cu", headers, options, (entry,)))
         return self._programs[key]
 
     def _compiled(self, rendered: Rendered) -> SimulatedProgram | str:
@@ -155,17 +162,30 @@ class Prober:
             sanitize: whether a sanitizer finding fails the run.
             most_threads: maximum number of threads; larger launches are not run.
         """
+        started = time.monotonic()
+        try:
+            return self._run(plan, problem, config, limit, capacity, exact, keep, sanitize, most_threads)
+        finally:
+            self._seconds += time.monotonic() - started
+
+    def _run(
+        self, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any] | None, limit: int, capacity: int,
+        exact: Mapping[str, int] | None, keep: bool, sanitize: bool, most_threads: int,
+    ) -> Run:  # fmt: skip
         config = plan.defaults if config is None else config
         try:
             grid, block = plan.extents(plan.whole_grid, config, problem), plan.extents(plan.block, config, problem)
             cluster = plan.extents(plan.cluster, config, problem) if plan.cluster else None
             shared = plan.value(plan.shared, config, problem)
-            entry, options = plan.entry_of(config), plan.defines(config, problem)
+            entry, options = plan.entry_of(config, problem), plan.defines(config, problem)
         except (ZeroDivisionError, TypeError, AttributeError, ValueError) as error:
             return Run({}, f"the launch cannot be computed: {error}")
         threads = prod(block)
-        if min(*grid, *block) < 1 or threads > 1024 or prod(grid) * threads > most_threads:
-            return Run({}, f"a grid of {grid} blocks of {block} threads cannot be run")
+        if min(*grid, *block) < 1 or threads > 1024:
+            return Run({}, f"a grid of {grid} blocks of {block} threads is not possible")
+        if prod(grid) * threads > most_threads:
+            why = f"a grid of {grid} blocks of {block} threads is too large for the simulator"
+            return Run({}, why, too_large=True)
         program = self.program(entry, options)
         if isinstance(program, str):
             return Run({}, program)
@@ -212,7 +232,7 @@ class Prober:
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         changed = {name: program.initial(name) for name in program.changed(memory)}
-        return Run(touches, why, finding, contents, changed)
+        return Run(touches, why, finding, contents, changed, too_large=not result.completed and finding is None)
 
 
 _UNTOUCHED = Touch(0, 0, 0, False, False)

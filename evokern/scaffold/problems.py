@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
-from evokern.scaffold.infer import INDEX_LIMIT, LEVELS, Evidence, problems_at, size_of
+from evokern.scaffold.infer import INDEX_LIMIT, LEVELS, Evidence, obeys, problems_at, size_of
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
 
@@ -21,13 +21,16 @@ STUDY_ELEMENTS = 1 << 22
 
 def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Plan:
     """Find each field's divisor; store it as a constraint if it depends on a gene, otherwise in the field."""
-    level = 1 if found.exceeded else _clean_level(prober, plan, found, tensors)
+    level = 1 if found.exceeded or prober.exhausted else _clean_level(prober, plan, found, tensors)
     if level == 1:
         return plan
     base = {f.name: found.problems[0][f.name] if f.choices else level for f in plan.fields}
     fields, constraints = [], list(plan.constraints)
     for field in plan.fields:
-        if field.choices:
+        if field.choices or any(text.endswith(f", p.{field.name})") for _, text, _ in plan.constraints):
+            fields.append(field)
+            continue
+        if prober.exhausted:
             fields.append(field)
             continue
         needed = _needed(prober, plan, tensors, base, field.name, level)
@@ -39,8 +42,9 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
         fields.append(field)
         for number, unit in enumerate(units):
             name = f"whole_{field.name.lower()}_tiles" + (f"_{number + 1}" if number else "")
-            reason = "a partial tile would reach outside the buffers"
-            constraints.append((name, f"divides({unit}, p.{field.name})", reason))
+            condition = f"divides({unit}, p.{field.name})"
+            if condition not in [known for _, known, _ in constraints]:
+                constraints.append((name, condition, "a partial tile would reach outside the buffers"))
     return replace(plan, fields=tuple(fields), constraints=tuple(constraints))
 
 
@@ -51,6 +55,10 @@ def _clean_level(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[
     """
     for level in (each for each in LEVELS if each >= found.level):
         problems = problems_at(plan.fields, level, len(plan.grid) < 2)[:1]
+        if not all(obeys(plan, problem) for problem in problems):
+            continue
+        if prober.exhausted:
+            return 1
         if level == 1:
             problems.append(_problem(plan, tails=True))
         if all(clean(prober, plan, tensors, problem) for problem in problems):
@@ -124,14 +132,14 @@ def small_problems(plan: Plan, tensors: Sequence[DraftTensor], prober: Prober | 
     """
     made = [_problem(plan, tails) for tails in (True, False)]
     if made[0] == made[1]:  # tails are impossible: use other numbers of blocks
-        made[1] = {name: value + _multiples(plan)[name] for name, value in made[1].items()}
+        made[1] = {name: value + multiples(plan)[name] for name, value in made[1].items()}
     if prober is not None:
         made = [problem for problem in made if clean(prober, plan, tensors, problem)] or made
     return tuple(made)
 
 
 def _problem(plan: Plan, tails: bool) -> dict[str, int]:
-    multiples = _multiples(plan)
+    units = multiples(plan)
     row = (5, 3, 7, 6, 11, 9, 13) if tails else (4, 6, 2, 8, 12, 10, 14)
     values: dict[str, int] = {}
     looped = [f.name for f in plan.fields if not any(re.search(rf"p\.{f.name}\b", text) for text in plan.grid)]
@@ -142,13 +150,13 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
             continue
         long = field.name in looped[-1:]  # of several fields that a block loops over, one long one is enough
         values[field.name] = _beside_the_grid(plan, at, tails) if long else row[at % len(row)]
-        if (multiple := multiples[field.name]) > 1:
+        if (multiple := units[field.name]) > 1:
             values[field.name] = multiple * (2 + (at + tails) % 2)
     for axis, text in enumerate(plan.grid):
         names = re.findall(r"p\.(\w+)", text)
         if names:
             blocks = _several_clusters(plan, axis, 2 if len(plan.grid) > 1 else 3, tails)
-            values[names[-1]] = _cut(plan, values, axis, names[-1], multiples[names[-1]], blocks, tails)
+            values[names[-1]] = _cut(plan, values, axis, names[-1], units[names[-1]], blocks, tails)
     return values
 
 
@@ -205,7 +213,7 @@ def _beside_the_grid(plan: Plan, at: int, tails: bool) -> int:
     return 45 + 2 * at if tails else 32 * (at + 1)
 
 
-def _multiples(plan: Plan) -> dict[str, int]:
+def multiples(plan: Plan) -> dict[str, int]:
     """Return the divisor of each field for the default candidate."""
     found = {field.name: max(1, field.multiple_of) for field in plan.fields}
     for _, condition, _ in plan.constraints:

@@ -10,6 +10,7 @@ from evokern.compile.records import Program
 from evokern.cuda_source import ELEMENT_TYPES
 from evokern.declaration.render import Rendered
 from evokern.hardware.profiles import Profile
+from evokern.scaffold.plan import generated_headers
 
 _PROBE = "\ntemplate <class T> __global__ void evokern_type() {}\n"
 _BUILTIN = {
@@ -36,7 +37,8 @@ def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profi
     if not asked:
         return {}
     entries = tuple(f"evokern_type<{name}>" for name in asked)
-    program = compile_to_ptx(Rendered(source + _PROBE, "kernel.cu", {}, tuple(options), entries), chip)
+    rendered = Rendered(source + _PROBE, "kernel.cu", generated_headers(options), tuple(options), entries)
+    program = compile_to_ptx(rendered, chip)
     if not isinstance(program, Program):
         return {}
     found: dict[str, str] = {}

@@ -23,6 +23,8 @@ class Fit:
     """Python text of each extent, not yet ordered."""
     exact: bool
     """Whether the size equals the accessed extent in every run; otherwise it is the smallest product that covers it."""
+    stated: bool = False
+    """Whether the file states the shape, in order."""
 
 
 def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: bool = True) -> Fit | None:

@@ -1,11 +1,15 @@
-"""Generate the drafted `kernel.cu`, in which each choice is a macro with an `#error` if it is missing."""
+"""Generate the drafted `kernel.cu`: the file's device code, in which the generated header sets each choice."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from evokern.cuda_source import Macro
+from evokern.cuda_source import CudaSource, Macro
+from evokern.cuda_source.preprocessor import integer
+from evokern.declaration.kernel_files import GENERATED
+from evokern.errors import UsageError
 
 _HEADER_OF = {
     "cuda_fp16.h": r"\b(?:__half2?|half2?|__float2half\w*|__hadd|__hmul|__hfma2?)\b",
@@ -24,32 +28,48 @@ _LONE_COMMENT = re.compile(r"\n[ \t]*\n(?:[ \t]*(?://[^\n]*|/\*(?:[^*]|\*(?!/))*
 """A paragraph that consists of comments only."""
 
 
-def device_source(
-    text: str, macros: Iterable[Macro], sizes: Mapping[str, int], genes: Set[str], required: Iterable[str] = ()
-) -> str:
-    """Return device code in which numbers are macros that the command line sets.
+def device_source(text: str, replaced: Iterable[str], *, generated: bool) -> str:
+    """Return device code whose macros can be set with `-D` or by the generated header.
 
     Args:
         text: device code with the file's own definitions.
-        macros: macros with a number.
-        sizes: macros that depend on the problem.
-        genes: macros that depend on the configuration.
-        required: genes that the text may only mention; those without an `#error` get one.
+        replaced: macros that the configuration or the problem sets; a definition of one applies only if it is unset.
+        generated: whether to include the generated header.
     """
-    for macro in macros:
-        if (macro.name not in genes and macro.name not in sizes) or macro.kind == "required":
-            continue
-        define = re.compile(rf"^[ \t]*#[ \t]*define[ \t]+{re.escape(macro.name)}\b(?:\\\n|[^\n])*$", re.MULTILINE)
-        demand = f'#error "{macro.name} must be defined"'
-        text = define.sub(demand if macro.kind == "default" else f"#ifndef {macro.name}\n{demand}\n#endif", text)
+    for name in replaced:
+        define = re.compile(rf"^[ \t]*#[ \t]*define[ \t]+{re.escape(name)}\b(?:\\\n|[^\n])*$", re.MULTILINE)
+        guarded = re.compile(rf"^[ \t]*#[ \t]*(?:ifndef[ \t]+|if[ \t]+!\s*defined\b[ \t(]*){re.escape(name)}\b", re.M)
+        if not guarded.search(text):
+            text = define.sub(rf"#ifndef {name}\n\g<0>\n#endif", text)
     text = _without_remains(text)
-    for name in required:
-        if f'#error "{name} must be defined"' not in text:
-            text = _behind_opening(text, f'#ifndef {name}\n#error "{name} must be defined"\n#endif\n')
     for header, words in _HEADER_OF.items():
         if re.search(words, text) and f"{header}>" not in text and f'{header}"' not in text:
-            text = _behind_opening(text, f"#include <{header}>\n")
+            text = behind_opening(text, f"#include <{header}>\n")
+    if generated and GENERATED not in text:
+        text = behind_opening(text, f'#include "{GENERATED}"\n')
     return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", text).strip("\n") + "\n"
+
+
+def with_definitions(source: CudaSource, definitions: Sequence[str]) -> CudaSource:
+    """Return a file as if its build defined macros: each becomes a default at the start of the device code.
+
+    Args:
+        source: the file.
+        definitions: macros as NAME=VALUE; NAME alone means the value 1.
+
+    Raises:
+        UsageError: a name is not an identifier.
+    """
+    made: dict[str, Macro] = {}
+    for one in definitions:
+        name, _, value = one.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise UsageError(f"-D {one}: {name!r} is not the name of a macro; write -D NAME=VALUE")
+        value = value if "=" in one else "1"
+        made[name] = Macro(name, value, "default", 0, integer(value))
+    lines = "".join(f"#ifndef {m.name}\n#define {m.name} {m.value}\n#endif\n" for m in made.values())
+    others = tuple(macro for macro in source.macros if macro.name not in made)
+    return replace(source, device_text=lines + source.device_text, macros=(*made.values(), *others))
 
 
 def _without_remains(text: str) -> str:
@@ -83,7 +103,7 @@ def _with_each_include_once(text: str) -> str:
     return "\n".join(kept)
 
 
-def _behind_opening(text: str, line: str) -> str:
+def behind_opening(text: str, line: str) -> str:
     """Insert a line after the opening comment of a file."""
     opening = re.match(r"\s*(?:/\*.*?\*/\s*|//[^\n]*\n\s*)*", text, re.DOTALL)
     at = text.rfind("\n", 0, opening.end() if opening else 0) + 1

@@ -12,6 +12,7 @@ from evokern.errors import UsageError
 from evokern.files import link_outside, read_text, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.source_text import with_definitions
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
@@ -40,6 +41,7 @@ def scaffold(
     name: str | None = None,
     entry: str | None = None,
     include: Sequence[Path] = (),
+    define: Sequence[str] = (),
     *,
     trust: bool = False,
 ) -> Scaffold:
@@ -51,6 +53,7 @@ def scaffold(
         name: kernel name; None for the file's stem.
         entry: name of the `__global__` function, if the file has several.
         include: folders for the file's own headers, searched after the file's folder.
+        define: macros that the build of a CUDA file defines, as NAME=VALUE.
         trust: whether Python code may run: a tuning script up to `tune_kernel`, or a KernelBench task.
 
     Raises:
@@ -59,6 +62,8 @@ def scaffold(
     """
     name = kernel_name(path, root, name)
     text = _text_of(path)
+    if define and (is_t1(text) or is_script(text) or is_task(text)):
+        raise UsageError(f"{path} is not a CUDA file, so -D {define[0]} has no effect; omit it")
     if is_t1(text):
         return write(draft_of(from_t1(text, path)), name, path.name, root)
     if is_script(text):
@@ -74,7 +79,7 @@ def scaffold(
                 f"{path} is a Python program, which would run in a subprocess; inspect it and pass --trust"
             )
         return write_task(draft_task(path, name), text, name, root)
-    return write(draft(read(path, include), entry), name, path.name, root)
+    return write(draft(with_definitions(read(path, include), define), entry), name, path.name, root)
 
 
 def _text_of(path: Path) -> str:

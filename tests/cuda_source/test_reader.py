@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paths import DATA
 
 from evokern.cuda_source import CudaSource, device_only, read
+from evokern.cuda_source.host import names_in, text_of
 from evokern.errors import SourceError
 
 FILES = DATA / "cuda_files"
@@ -170,22 +171,19 @@ def test_directives_behind_blanks_are_directives() -> None:
     assert "absent" not in source.device_text
 
 
-def test_launches_carry_the_expressions_behind_them() -> None:
-    """A launch gives its grid, block, shared memory and arguments, and the local variables that they come from."""
+def test_launches_carry_the_values_of_their_variables() -> None:
+    """Grid and block are in the names of the host function, in which local variables are replaced by their values."""
     launches = sample("nvcc_program.cu").launches
+    tiles, naive = "ceil_div(size, TILE)", "ceil_div(size, 32)"
 
-    assert [(x.kernel, x.grid, x.block, x.shared) for x in launches] == [
-        ("gemm_tiled", "blocks", "threads", "0"),
-        ("gemm_naive", "dim3((size + 31) / 32, (size + 31) / 32, 1)", "dim3(32, 32)", "0"),
-        ("gemm_tiled", "blocks", "threads", "0"),
+    assert [(x.kernel, *map(text_of, (x.grid.x, x.grid.y, x.block.x, x.block.y))) for x in launches] == [
+        ("gemm_tiled", tiles, tiles, "TILE", "TILE"),
+        ("gemm_naive", naive, naive, "32", "32"),
+        ("gemm_tiled", tiles, tiles, "TILE", "TILE"),
     ]
-    assert launches[0].arguments == ("A", "B", "C")
-    assert launches[0].function == "main"
-    assert launches[0].definitions == (
-        ("size", "argc > 1 ? atoi(argv[1]) : 1024"),
-        ("threads", "dim3(TILE, TILE)"),
-        ("blocks", "dim3((size + TILE - 1) / TILE, (size + TILE - 1) / TILE)"),
-    )
+    assert (launches[0].function, launches[0].root) == ("main", "main")
+    (size,) = {name for name in names_in(launches[0].grid) if name.text == "size"}
+    assert size.value == 1024  # if the program gets no argument
 
 
 def test_shared_memory_static_and_dynamic() -> None:

@@ -16,7 +16,7 @@ __global__ void %s twice(const float* x, float* y, int n) {
   int i = (blockIdx.x * blockDim.x + threadIdx.x) * blockDim.y + threadIdx.y;
   if (i < n) y[i] = 2 * x[i];
 }
-void run(const float* x, float* y, int n) { twice<<<(n + 63) / 64, %s>>>(x, y, n); }
+void run(const float* x, float* y, int n) { twice<<<(n + 31) / 32, %s>>>(x, y, n); }
 """
 
 

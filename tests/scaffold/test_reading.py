@@ -22,12 +22,12 @@ PLATFORM = "#if defined(__HIP_PLATFORM_AMD__)\n#define WIDTH 64\n#else\n#define 
     ("host", "grid", "block", "unread"),
     [
         ("int up(int a, int b) { return (a + b - 1) / b; }\nvoid run(int n) { scale<<<up(n, 128), 128>>>(n, x, y); }",
-         "(n + c.BLOCK_X - 1) // c.BLOCK_X", "c.BLOCK_X", ""),
+         "ceil_div(n, c.BLOCK_X)", "c.BLOCK_X", ""),
         ("void run(int n) { scale<<<ceil((double)n / 512), 512>>>(n, x, y); }",
          "ceil_div(n, c.BLOCK_X)", "c.BLOCK_X", ""),
         ("inline int threads(int n) { return n < 512 ? n : 512; }\n"
          "void run(int n) { scale<<<(n + 511) / 512, threads(n)>>>(n, x, y); }",
-         "(p.N + 511) // 512", "p.N if p.N < 512 else 512", ""),
+         "ceil_div(p.N, 512)", "min(p.N, 512)", ""),
         ("void run(int n) { scale<<<blocks_for(n), unknown(n)>>>(n, x, y); }", "", "c.BLOCK_X",
          "the grid `blocks_for(n)` of the launch on line 10 could not be read and the block `unknown(n)` of the launch "
          "on line 10 could not be read"),

@@ -126,7 +126,7 @@ def gene_macros(folder: Folder) -> Results:
     words = set(re.findall(r"[A-Za-z_]\w*", conditions.sub(" ", text))) | _tested(conditions.findall(text))
     required = {macro.name for macro in folder.source.macros if macro.kind == "required"}
     hidden = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
-    hidden |= {constant_macro(gene) for gene in kernel.genes}
+    hidden |= {constant_macro(gene.name) for gene in kernel.genes}
     given = macros(kernel, kernel.space.default(), folder.problems[0])
     names = [name for name in given if name not in hidden]
     names += [gene.name for gene in kernel.genes if gene.as_ != "macro"]

@@ -37,6 +37,15 @@ def init(
     include: Annotated[
         list[Path], typer.Option("--include", "-I", metavar="DIR", help="Add an include folder; may be repeated.")
     ] = [],  # noqa: B006 (typer makes a new list for every call)
+    define: Annotated[
+        list[str],
+        typer.Option(
+            "--define",
+            "-D",
+            metavar="NAME=VALUE",
+            help="CUDA files only: a macro that the build defines; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Name of the new kernel and study. Default: from the file."),
@@ -55,8 +64,9 @@ def init(
     The command writes kernels/NAME/ and studies/NAME.toml. Guesses are marked in the files, and the command lists what
     you must confirm or add.
 
-    In a CUDA file, macros, template parameters and block extents become genes. The command runs the kernel on the
-    simulator to guess its inputs, outputs, shapes and grid; it drops host code and other kernels. A Kernel Tuner script
+    In a CUDA file, macros, constants, template parameters and block extents become genes. The command runs the kernel
+    on the simulator to guess its inputs, outputs, shapes and grid, and to confirm the values of genes. It drops host
+    code and other kernels. A Kernel Tuner script
     or T1 file provides parameters, restrictions, grid, arguments and constant memory. A KernelBench task provides
     everything except the kernel.
 
@@ -64,7 +74,7 @@ def init(
     """
     from evokern.scaffold import scaffold
 
-    made = scaffold(file, Path.cwd(), name, entry, include, trust=trust)
+    made = scaffold(file, Path.cwd(), name, entry, include, define, trust=trust)
     if output.json:
         output.print_json({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
         return 0 if made.compiles else 1

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from evokern.cuda_source.host import HostLaunch, text_of
 from evokern.cuda_source.mangled import mangled_parts
-from evokern.cuda_source.reader.records import EntryPoint, KernelFunction, LaunchSite
+from evokern.cuda_source.reader.records import EntryPoint, KernelFunction
 from evokern.errors import SourceError, suggestion
 
+Launches: TypeAlias = Callable[[], Sequence[HostLaunch]]
+"""Returns the launches of the file; only messages need them."""
 _MANGLED_TYPES = {
     "f": "float", "d": "double", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
     "x": "long long", "y": "unsigned long long", "s": "short", "t": "unsigned short",
@@ -18,7 +22,7 @@ _MANGLED_TYPES = {
 
 
 def find_entry(
-    wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str, text: str = ""
+    wanted: str | None, entries: Sequence[KernelFunction], launches: Launches, file: str, text: str = ""
 ) -> EntryPoint:
     """Find a kernel by name, as described in `CudaSource.entry`."""
     if not entries:
@@ -66,7 +70,7 @@ def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFu
     return matches[0]
 
 
-def _point(entry: KernelFunction, given: str | None, launches: Sequence[LaunchSite], wanted: str) -> EntryPoint:
+def _point(entry: KernelFunction, given: str | None, launches: Launches, wanted: str) -> EntryPoint:
     """Check the template arguments of a kernel and build its name expression."""
     if entry.obstacle:
         raise SourceError(
@@ -90,11 +94,12 @@ def _point(entry: KernelFunction, given: str | None, launches: Sequence[LaunchSi
     return EntryPoint(entry, None, f"{entry.qualified}<{given}>")
 
 
-def _template_message(entry: KernelFunction, launches: Sequence[LaunchSite]) -> str:
+def _template_message(entry: KernelFunction, launches: Launches) -> str:
     listed = ", ".join(" ".join(filter(None, (p.type, p.name))) for p in entry.template)
-    seen = [launch for launch in launches if launch.kernel == entry.name and _is_concrete(launch.template_arguments)]
+    seen = [(one, ", ".join(map(text_of, one.template))) for one in launches() if one.kernel == entry.name]
+    seen = [(one, text) for one, text in seen if _is_concrete(text)]
     if seen:
-        example = f"'{entry.qualified}<{seen[0].template_arguments}>' as on line {seen[0].line}"
+        example = f"'{entry.qualified}<{seen[0][1]}>' as on line {seen[0][0].line}"
     else:
         kinds = {"typename": "float", "class": "float", "bool": "true"}
         example = f"'{entry.qualified}<{', '.join(kinds.get(p.type, '64') for p in entry.template)}>'"
@@ -117,7 +122,7 @@ def _count(arguments: str) -> int:
     return commas + 1 if arguments.strip() else 0
 
 
-def _by_symbol(symbol: str, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str) -> EntryPoint:
+def _by_symbol(symbol: str, entries: Sequence[KernelFunction], launches: Launches, file: str) -> EntryPoint:
     """Find the kernel of a mangled name (Itanium C++ ABI, section 5.1: names, builtin types, integers)."""
     parts, rest = mangled_parts(symbol)
     if not parts:

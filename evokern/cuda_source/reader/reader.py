@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
 from evokern.cuda_source import preprocessor
+from evokern.cuda_source.host import HostLaunch, host_launches
 from evokern.cuda_source.lexer import NESTING
-from evokern.cuda_source.reader import finders, known_headers, launches, macros
+from evokern.cuda_source.reader import finders, known_headers, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import (
-    Allocation,
     Constant,
     EntryPoint,
     HostFunction,
     Include,
     KernelFunction,
-    LaunchSite,
     Macro,
     SharedArray,
 )
@@ -54,17 +54,27 @@ class CudaSource:
     """The ``__shared__`` declarations."""
     host_functions: tuple[HostFunction, ...]
     """Host functions removed from the main file."""
-    launches: tuple[LaunchSite, ...]
-    """Kernel launches in the file."""
     includes: tuple[Include, ...]
     """All ``#include`` directives with their status."""
-    allocations: tuple[Allocation, ...] = ()
-    """Allocations of GPU memory in the host code."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Text of each file with its host code, by the name in `#include`; the main file's name is empty."""
 
     @property
     def name(self) -> str:
         """Name of the file for messages and for the compiler."""
         return self.path.name if self.path else "source.cu"
+
+    def keeping(self, names: Iterable[str]) -> CudaSource:
+        """Return the program with additional names in the device code, such as types in template arguments."""
+        units = {name: SourceFile(name, text) for name, text in self.texts.items()}
+        device = _remove_host_code(units, self.includes, names)
+        headers = {name: text for name, text in device.items() if name}
+        return replace(self, device_text=device[""], headers=headers)
+
+    @cached_property
+    def launches(self) -> tuple[HostLaunch, ...]:
+        """Kernel launches of the host code."""
+        return host_launches(self.texts)
 
     @property
     def missing_includes(self) -> tuple[Include, ...]:
@@ -94,7 +104,7 @@ class CudaSource:
             SourceError: if the kernel does not exist or is ambiguous, lacks template arguments, or needs a host
                 library.
         """
-        return find_entry(wanted, self.entries, self.launches, self.name, self.text)
+        return find_entry(wanted, self.entries, lambda: self.launches, self.name, self.text)
 
 
 def read(
@@ -132,9 +142,8 @@ def read(
         constants=tuple(constant for unit in units.values() for constant in finders.constants(unit)),
         shared=tuple(array for unit in units.values() for array in finders.shared_arrays(unit)),
         host_functions=tuple(finders.host_functions(units[""], host_code)),
-        launches=tuple(launch for unit in units.values() for launch in launches.launches(unit)),
         includes=found,
-        allocations=tuple(made for unit in units.values() for made in launches.allocations(unit)),
+        texts={name: unit.text for name, unit in units.items()},
     )
 
 
@@ -173,8 +182,8 @@ def device_texts(
 
 
 def _normal(text: str) -> str:
-    """Convert line ends to line feeds and remove a byte order mark."""
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    """Convert line ends to line feeds, and remove a byte order mark and white space after a backslash at a line end."""
+    return re.sub(r"\\[ \t]+\n", r"\\\n", text.removeprefix("\ufeff").replace("\r\n", "\n"))
 
 
 def _load(path_or_text: str | Path) -> tuple[Path | None, str]:

@@ -1,8 +1,8 @@
-"""Records of a CUDA file: kernels, parameters, macros, constants, shared arrays, launches and includes."""
+"""Records of a CUDA file: kernels, parameters, macros, constants, shared arrays and includes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,54 +156,6 @@ class HostFunction:
     """First line of the function."""
     last_line: int
     """Last line of the function."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchSite:
-    """A ``kernel<<<grid, block, shared, stream>>>(arguments)`` or ``cudaLaunchKernel`` call."""
-
-    kernel: str
-    """Name of the kernel as written, without template arguments."""
-    template_arguments: str
-    """Template arguments as written, without the angle brackets; may be empty."""
-    grid: str
-    """Expression for the grid."""
-    block: str
-    """Expression for the block."""
-    shared: str
-    """Expression for the dynamic shared memory in bytes; ``0`` if omitted."""
-    stream: str
-    """Expression for the stream; ``0`` if omitted."""
-    arguments: tuple[str, ...]
-    """Arguments of the kernel as written."""
-    function: str
-    """Host function that contains the launch."""
-    line: int
-    """Line of the launch."""
-    definitions: tuple[tuple[str, str], ...] = field(default=())
-    """(name, initialiser) of the local variables that the expressions use, directly or indirectly."""
-    file: str = ""
-    """Header that contains the launch, as written in ``#include``; empty for the main file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """A ``cudaMalloc(&name, size)``, or a ``device_vector<T> name(size)``, in host code."""
-
-    name: str
-    """Name of the buffer."""
-    size: str
-    """Expression for the size."""
-    in_bytes: bool
-    """Whether the size counts bytes; otherwise, elements."""
-    function: str
-    """Host function that contains the allocation."""
-    line: int
-    """Line of the allocation."""
-    definitions: tuple[tuple[str, str], ...] = field(default=())
-    """(name, initialiser) of the local variables that the size uses, directly or indirectly."""
-    file: str = ""
-    """Header that contains the allocation, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,13 @@ def choice_macro(gene: Gene, value: Value) -> str:
     return re.sub(r"\W", "_", f"{gene.name}_{value}").upper()
 
 
-def constant_macro(gene: Gene) -> str:
-    """Return the macro that passes the value of a gene with `as_="constexpr"` to the generated header."""
-    return f"EVOKERN_GENE_{gene.name}"
+def constant_macro(gene: str) -> str:
+    """Return the macro that passes the value of a gene with `as_="constexpr"` to the generated header.
+
+    Args:
+        gene: name of the gene.
+    """
+    return f"EVOKERN_GENE_{gene}"
 
 
 def includes_header(texts: Sequence[str]) -> bool:
@@ -76,7 +80,7 @@ def _gene(gene: Gene, value: Value) -> Iterator[str]:
             yield from (f"#define {constant} {index}" for index, constant in enumerate(constants))
         yield from _default(gene.name, choice_macro(gene, value) if named else str(value))
         return
-    macro = constant_macro(gene)
+    macro = constant_macro(gene.name)
     yield from _default(macro, str(gene.values.index(value) if named else value))
     yield f"namespace {NAMESPACE} {{"
     if named:

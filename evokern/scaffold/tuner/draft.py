@@ -16,7 +16,7 @@ from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
-from evokern.scaffold.launch_text import WHOLE
+from evokern.scaffold.file_launch import WHOLE
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import small_problems
@@ -82,8 +82,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     names = list(request.parameters)
     sizes = _size_macros(request, source, text)
     given = _given_sizes(request, text)
-    macros = [m for m in source.macros if m.name in names or m.name in sizes.values()]
-    text = device_source(text, macros, dict.fromkeys(sizes.values(), 0), set(names), required=_used(names, text))
+    text = device_source(text, [*names, *sizes.values()], generated=bool(names))
     fields, arguments, literals = _arguments(request, function, sizes)
     fields += [DraftField(name) for name in given if name not in literals]
     literals |= given
@@ -162,12 +161,6 @@ def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
         named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
         text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"p.{(named or fitting)[0]}", text)
     return text
-
-
-def _used(names: list[str], text: str) -> list[str]:
-    """Return the parameters that occur in the code; the draft needs an `#error` for each."""
-    code = re.sub(r"^[ \t]*#[ \t]*define[ \t]+\w+", "#", text, flags=re.MULTILINE)
-    return [name for name in names if re.search(rf"\b{re.escape(name)}\b", code)]
 
 
 def _size_macros(request: TunerRequest, source: CudaSource, text: str) -> dict[int, str]:

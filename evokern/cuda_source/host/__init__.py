@@ -1,0 +1,38 @@
+"""Host code of a CUDA program, parsed with tree-sitter and evaluated symbolically: launches, sizes and checks."""
+
+from __future__ import annotations
+
+from evokern.cuda_source.host.read import expression, host_launches, template_arguments, translated
+from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
+from evokern.cuda_source.host.values import (
+    Dim3,
+    Expr,
+    Name,
+    Operation,
+    TypeName,
+    names_in,
+    number,
+    substituted,
+    text_of,
+    to_python,
+)
+
+__all__ = [
+    "Dim3",
+    "Expr",
+    "HostBuffer",
+    "HostLaunch",
+    "Name",
+    "Operation",
+    "Pointer",
+    "TypeName",
+    "expression",
+    "host_launches",
+    "names_in",
+    "number",
+    "substituted",
+    "template_arguments",
+    "text_of",
+    "to_python",
+    "translated",
+]

@@ -1,0 +1,355 @@
+"""Symbolic evaluation of host functions: each launch is recorded in the names of the function where it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from evokern.cuda_source.host import tree
+from evokern.cuda_source.host.calls import CallEvaluator
+from evokern.cuda_source.host.frames import (
+    STEPS,
+    Frame,
+    ListValue,
+    StepsError,
+    Value,
+    as_expr,
+    is_opaque,
+    literal_in,
+    merge,
+)
+from evokern.cuda_source.host.library import (
+    CONTAINER,
+    ENDS,
+    TENSOR,
+    base_real,
+    type_size,
+)
+from evokern.cuda_source.host.program import declared_name
+from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
+from evokern.cuda_source.host.tree import Node
+from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, is_long, names_in, number, operation, whole
+
+
+class Evaluator(CallEvaluator):
+    """Evaluator of one host function and of the functions that it calls."""
+
+    def run(self) -> tuple[HostLaunch, ...]:
+        """Evaluate the function, and return its launches."""
+        frame = Frame(self.root.name, templates={
+            one.name: self._templates.get(one.name, TypeName(one.name) if one.type == "typename"
+                                          else Name(one.name, "template", scope=self.root.name))
+            for one in self.root.template
+        })  # fmt: skip
+        if self.root.structure in self.program.structures:
+            frame.structure = TypeName(self.root.structure)
+        for one in self.root.parameters:
+            frame.variables[one.name] = self._parameter(one, frame)
+        frame.given = dict(frame.variables)
+        with contextlib.suppress(StepsError, RecursionError):
+            self._block(self.root.body, frame)
+        return tuple(self.launches)
+
+    def value(self, node: Node) -> Value:
+        """Return the value of an expression at file scope."""
+        return self._evaluate(node, Frame(""))
+
+    def arguments(self, node: Node) -> tuple[Value, ...]:
+        """Return template arguments at file scope."""
+        return self._template_arguments(node, Frame(""))
+
+    # ---- statements; each returns whether control leaves the block
+
+    def _block(self, node: Node, frame: Frame) -> bool:
+        return self._sequence(tree.children(node), frame)
+
+    def _sequence(self, nodes: Iterator[Node], frame: Frame) -> bool:
+        return any(self._statement(node, frame) for node in nodes)
+
+    def _statement(self, node: Node, frame: Frame) -> bool:
+        self._steps += 1
+        if self._steps > STEPS:
+            raise StepsError
+        kind = node.type
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is not None:
+            return bool(handler(node, frame))
+        if kind in (
+            "compound_statement",
+            "ERROR",
+            "else_clause",
+            "labeled_statement",
+            "try_statement",
+            "translation_unit",
+        ):
+            return self._block(node, frame)
+        if kind == "expression_statement":
+            for child in tree.children(node):
+                self._evaluate(child, frame)
+                if child.type == "call_expression" and ENDS.fullmatch(tree.text(tree.field(child, "function"))):
+                    return True
+            return False
+        if kind in ("break_statement", "continue_statement", "throw_statement", "goto_statement"):
+            return True
+        if kind.endswith(("_expression", "identifier")):
+            self._evaluate(node, frame)
+        return False
+
+    def _on_return_statement(self, node: Node, frame: Frame) -> bool:
+        value = next((self._evaluate(child, frame) for child in tree.children(node)), None)
+        frame.returned.append((tuple(self._conditions), value))
+        return True
+
+    def _on_declaration(self, node: Node, frame: Frame) -> bool:
+        kind = tree.text(tree.field(node, "type"))
+        for one in node.children_by_field_name("declarator"):
+            self._declare(one, kind, node, frame)
+        return False
+
+    def _declare(self, one: Node, kind: str, node: Node, frame: Frame) -> None:
+        name = declared_name(one)
+        value_node = tree.field(one, "value") if one.type == "init_declarator" else None
+        inner = tree.field(one, "declarator") if one.type == "init_declarator" else one
+        marks = "".join(c for c in tree.text(inner).partition(name)[0] if c in "*&") if inner is not None else ""
+        arguments: tuple[Node, ...] = ()
+        if inner is not None and inner.type == "function_declarator":  # `dim3 grid(N, M)` looks like a function
+            arguments = tree.expressions(tree.text(tree.field(inner, "parameters"))[1:-1])
+        elif value_node is not None and value_node.type in ("argument_list", "initializer_list"):
+            arguments = tuple(tree.children(value_node))
+        if (
+            name.isupper()
+            and value_node is None
+            and not arguments
+            and inner is not None
+            and inner.type == "function_declarator"
+        ):
+            return
+        base = self._type_text(kind, frame)
+        if marks.startswith("*") and value_node is None:
+            value: Value = Pointer(HostBuffer(name, "allocation", tree.line(one), dtype=base), base)
+        elif base == "dim3" and "*" not in marks and (arguments or value_node is None):
+            value = self._dim3([self._evaluate(each, frame) for each in arguments])
+        elif value_node is None and not arguments:
+            value = (
+                HostBuffer(name, "tensor", tree.line(one))
+                if TENSOR.search(kind)
+                else self._made(kind, name, [], one, frame)
+            )
+            if "array" in (inner.type if inner is not None else ""):
+                value = None
+        elif (
+            arguments
+            and not (value_node is not None and value_node.type == "initializer_list" and "*" in marks)
+            and inner is not None
+            and "array" not in inner.type
+        ):
+            given = [self._evaluate(each, frame) for each in arguments]
+            value = self._made(kind, name, given, one, frame)
+        else:
+            value = self._evaluate(value_node, frame)
+        if marks.startswith("*") and isinstance(value, Pointer) and kind != "auto":
+            value = replace(value, type=base)
+        if inner is not None and "array" in inner.type and not isinstance(value, ListValue):
+            extent = tree.field(inner, "size")
+            elements = self._expr(extent, frame) if extent is not None else None
+            value = Pointer(HostBuffer(name, "host", tree.line(one), elements=elements, dtype=base), base)
+        frame.variables[name] = self._named(name, value, kind, frame)
+
+    def _named(self, name: str, value: Value, kind: str, frame: Frame) -> Value:
+        """Return the value of a new variable: literals and values that cannot be computed keep the variable's name."""
+        if base_real(kind) and isinstance(value, int | Name | Operation):
+            return operation("real", value) if not isinstance(value, int) else float(value)
+        if isinstance(value, float) and kind not in ("auto", "const auto"):
+            value = int(value)
+        if isinstance(value, Operation):
+            value = whole(value) if kind != "auto" else value
+        if isinstance(value, bool | int):
+            return Name(name, "constant", int(value), frame.function)
+        if isinstance(value, HostBuffer) and value.kind in ("allocation", "host", "tensor") and not value.name:
+            value.name = name
+        if isinstance(value, Pointer) and not value.buffer.name:
+            value.buffer.name = name
+        if isinstance(value, Name):
+            self._label(value, name)
+            if value.kind == "unknown":
+                return Name(name, "local", value.value, frame.function)
+        if isinstance(value, Operation) and (is_long(value) or _of_extents(value)):
+            return Name(name, "local", None, frame.function)
+        if isinstance(value, Operation) and is_opaque(value):
+            return Name(name, "local", literal_in(value), frame.function)
+        if value is None:
+            return Name(name, "local", None, frame.function)
+        return value
+
+    def _made(self, kind: str, name: str, given: list[Value], node: Node, frame: Frame) -> Value:
+        """Return a new object of a type that is initialised with arguments."""
+        base = kind.partition("<")[0].strip()
+        inner = kind.partition("<")[2].rpartition(">")[0]
+        if CONTAINER.search(base.rpartition("::")[2]) and inner:
+            first = given[0] if given else 0
+            if isinstance(first, ListValue) or (len(given) > 2):
+                return ListValue(given)
+            device = "device" in base.lower() or "cuda" in base.lower()
+            elements = as_expr(first) if given else None
+            place = "allocation" if device else "host"
+            return HostBuffer(name, place, tree.line(node), elements, dtype=self._type_text(inner, frame))
+        if len(given) == 1 and (
+            type_size(base) is not None
+            or base in ("auto", "unsigned", "int")
+            or not isinstance(given[0], Name | Operation | int)
+        ):
+            return given[0]
+        if len(given) == 1 and re.fullmatch(
+            r"[\w: ]*(?:int|size|long|unsigned|bool|float|double|char|short)\w*(?:_t)?[\w: ]*", base
+        ):
+            return given[0]
+        if TENSOR.search(kind):
+            return given[0] if given else HostBuffer(name, "tensor", tree.line(node))
+        return ListValue(given) if len(given) > 1 else Name(name, "local", None, frame.function)
+
+    def _on_type_definition(self, node: Node, frame: Frame) -> bool:
+        kind = tree.field(node, "type")
+        for one in node.children_by_field_name("declarator"):
+            if kind is not None:
+                frame.templates[declared_name(one)] = self._type(kind, frame)
+        return False
+
+    def _on_alias_declaration(self, node: Node, frame: Frame) -> bool:
+        kind = tree.field(node, "type")
+        if kind is not None:
+            frame.templates[tree.text(tree.field(node, "name"))] = self._type(kind, frame)
+        return False
+
+    def _on_if_statement(self, node: Node, frame: Frame) -> bool:
+        clause = tree.field(node, "condition")
+        if clause is not None and (first := tree.field(clause, "initializer")) is not None:
+            self._statement(first, frame)
+        value_node = tree.field(clause, "value") if clause is not None and clause.type == "condition_clause" else clause
+        condition = self._condition(value_node, frame)
+        then, other = tree.field(node, "consequence"), tree.field(node, "alternative")
+        if isinstance(condition, int | float):
+            chosen = then if condition else other
+            return self._statement(chosen, frame) if chosen is not None else False
+        return self._branches([(condition, then), (operation("!", condition), other)], frame)
+
+    def _branches(self, branches: Sequence[tuple[Expr, Node | None]], frame: Frame) -> bool:
+        """Evaluate alternatives, and merge the variables of those that go on."""
+        before = dict(frame.variables)
+        results: list[tuple[Expr, dict[str, Value]]] = []
+        for condition, body in branches:
+            frame.variables = dict(before)
+            self._conditions.append(condition)
+            guards = len(self._guards)
+            left = self._statement(body, frame) if body is not None else False
+            self._conditions.pop()
+            del self._guards[guards:]
+            if left:
+                self._guards.append(operation("!", condition))
+            else:
+                results.append((condition, frame.variables))
+        frame.variables = self._merged(before, results)
+        return not results
+
+    def _merged(self, before: dict[str, Value], results: Sequence[tuple[Expr, dict[str, Value]]]) -> dict[str, Value]:
+        if not results:
+            return before
+        made = dict(results[-1][1])
+        for condition, variables in reversed(results[:-1]):
+            for name in {**made, **variables}:
+                first, second = variables.get(name), made.get(name)
+                if first is second or first == second:
+                    continue
+                made[name] = merge(condition, first, second)
+        return made
+
+    def _on_switch_statement(self, node: Node, frame: Frame) -> bool:
+        clause, body = tree.field(node, "condition"), tree.field(node, "body")
+        value = tree.field(clause, "value") if clause is not None else None
+        subject = self._expr(value, frame) if value is not None else Name("?", "unknown")
+        before, results = dict(frame.variables), []
+        pending: list[Expr] = []
+        for case in tree.children(body) if body is not None else ():
+            if case.type != "case_statement":
+                self._statement(case, frame)
+                continue
+            label = tree.field(case, "value")
+            if label is not None:
+                pending.append(operation("==", subject, self._expr(label, frame)))
+            statements = [one for one in tree.children(case) if one != label]
+            if not statements:
+                continue
+            condition = (
+                pending[0]
+                if len(pending) == 1
+                else Operation("||", tuple(pending))
+                if pending
+                else Name("default", "unknown")
+            )
+            pending = []
+            if condition == 0:
+                continue
+            frame.variables = dict(before)
+            if not isinstance(condition, int):
+                self._conditions.append(condition)
+            ended = self._sequence(iter(statements), frame)
+            if not isinstance(condition, int):
+                self._conditions.pop()
+            breaks = any(one.type == "break_statement" for one in tree.walk(case))
+            if breaks or not ended:
+                results.append((condition, frame.variables))
+        results.append((Name("default", "unknown"), before)) if not results else None
+        frame.variables = self._merged(before, results)
+        return False
+
+    def _on_for_statement(self, node: Node, frame: Frame) -> bool:
+        if (first := tree.field(node, "initializer")) is not None:
+            self._statement(first, frame)
+        return self._loop(node, frame)
+
+    def _on_while_statement(self, node: Node, frame: Frame) -> bool:
+        return self._loop(node, frame)
+
+    def _on_do_statement(self, node: Node, frame: Frame) -> bool:
+        return self._loop(node, frame)
+
+    def _on_for_range_loop(self, node: Node, frame: Frame) -> bool:
+        name = declared_name(tree.field(node, "declarator"))
+        frame.variables[name] = Name(name, "local", None, frame.function)
+        return self._loop(node, frame)
+
+    def _loop(self, node: Node, frame: Frame) -> bool:
+        """Evaluate a loop's body once, with the variables that it changes as unknown numbers."""
+        for one in tree.walk(node):
+            target = None
+            if one.type == "assignment_expression":
+                target = tree.field(one, "left")
+            elif one.type == "update_expression":
+                target = tree.field(one, "argument")
+            name = tree.text(target)
+            if (
+                target is not None
+                and target.type == "identifier"
+                and isinstance(frame.variables.get(name), int | float | Name | Operation)
+            ):
+                old = frame.variables[name]
+                frame.variables[name] = Name(name, "local", number(old), frame.function)
+        names = {
+            name: value for name, value in frame.variables.items() if isinstance(value, Name) and value.kind == "local"
+        }
+        body = tree.field(node, "body")
+        if body is not None:
+            self._statement(body, frame)
+        frame.variables |= {
+            name: value
+            for name, value in names.items()
+            if isinstance(frame.variables.get(name), Name | Operation | int)
+        }
+        return False
+
+
+def _of_extents(value: Operation) -> bool:
+    """Return whether a value is a product or quotient of extents of tensors, such as a number of rows."""
+    names = list(names_in(value))
+    return value.operator in ("*", "/") and bool(names) and all(name.kind == "extent" for name in names)

@@ -1,0 +1,523 @@
+"""The file's launch of a kernel, in the draft's terms: fields, genes, grid, block, arguments, and sizes of buffers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction
+from evokern.cuda_source.host import (
+    Dim3,
+    Expr,
+    HostBuffer,
+    HostLaunch,
+    Name,
+    Operation,
+    Pointer,
+    names_in,
+    number,
+    substituted,
+    text_of,
+    to_python,
+)
+from evokern.cuda_source.host.values import operation
+from evokern.declaration.kernel import DTYPE_BYTES
+from evokern.scaffold.plan import DraftField, StatedSize, unused_name
+
+WHOLE = {
+    "int": "i32", "signed": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32", "uint32_t": "u32",
+    "uint": "u32", "size_t": "u64", "std::size_t": "u64", "long": "i64", "long int": "i64", "long long": "i64",
+    "long long int": "i64", "int64_t": "i64", "std::int64_t": "i64", "uint64_t": "u64", "unsigned long long": "u64",
+    "unsigned long": "u64", "ptrdiff_t": "i64",
+}  # fmt: skip
+"""C integer type of a possible problem size → evokern's name."""
+_VARIABLE = ("parameter", "extent", "local", "unknown")
+"""Kinds of names that a problem may set."""
+_LETTERS = "MNKLBCHW"
+_MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class FileLaunch:
+    """A launch in the file, with what its callers state."""
+
+    view: HostLaunch
+    """The launch in the names of its function, in which a caller's expressions replace parameters."""
+    views: tuple[HostLaunch, ...]
+    """The same launch, seen from the callers."""
+    siblings: tuple[HostLaunch, ...]
+    """Other launches of the kernel."""
+    values: Mapping[Name, int]
+    """Name → number that a caller or the file gives it."""
+    aliases: Mapping[Name, Name]
+    """Name of a caller → name in the view."""
+
+
+def find_launch(source: CudaSource, entry: KernelFunction, wanted: str | None = None) -> FileLaunch | None:
+    """Return the first launch whose arguments match the kernel's parameters, preferably in the file itself.
+
+    Args:
+        source: the file.
+        entry: the kernel.
+        wanted: name of the kernel with template arguments, which the launch should have; None for any.
+    """
+    all_views = [
+        one for one in source.launches if one.kernel == entry.name and len(one.arguments) == len(entry.parameters)
+    ]
+    own = [one for one in all_views if one.own]
+    if not own:
+        return None
+    given = "".join((wanted or "").partition("<")[2].rpartition(">")[0].split())
+    matching = [one for one in own if given and given == "".join(",".join(map(text_of, one.template)).split())]
+    launch = min(matching or own, key=lambda one: (bool(one.file), one.line if one.file else 0))
+    views = tuple(v for v in all_views if not v.own and (v.file, v.line) == (launch.file, launch.line))
+    siblings = tuple(one for one in own if one is not launch)
+    return _composed(launch, views, siblings)
+
+
+def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple[HostLaunch, ...]) -> FileLaunch:
+    """Return a launch with the expressions of the caller that states most about the buffers."""
+    values: dict[Name, int] = {}
+    aliases: dict[Name, Name] = {}
+    best = max(views, key=_stated, default=None)
+    if best is None or _stated(best) < _stated(launch):
+        return FileLaunch(launch, views, siblings, values, aliases)
+    replaced: dict[Name, Expr] = {}
+    for parameter, value in best.given.items():
+        name = launch.given.get(parameter)
+        if not isinstance(name, Name) or name.kind != "parameter":
+            continue
+        if isinstance(value, Name):
+            aliases[value] = name
+        elif isinstance(value, Operation) and not any(n.kind == "unknown" for n in names_in(value)):
+            replaced[name] = value
+        if (known := number(value)) is not None:
+            values[name] = known
+
+    def changed(value: Expr) -> Expr:
+        return substituted(value, replaced.get)
+
+    def extents(value: Dim3) -> Dim3:
+        return Dim3(changed(value.x), changed(value.y), changed(value.z))
+
+    arguments = tuple(
+        theirs
+        if isinstance(mine, Pointer)
+        else changed(mine)
+        if isinstance(mine, int | float | Name | Operation)
+        else mine
+        for mine, theirs in zip(launch.arguments, best.arguments, strict=True)
+    )
+    view = replace(
+        launch, grid=extents(launch.grid), block=extents(launch.block), shared=changed(launch.shared),
+        arguments=arguments, requirements=(*map(changed, launch.requirements), *best.requirements),
+        conditions=(*map(changed, launch.conditions), *best.conditions),
+    )  # fmt: skip
+    return FileLaunch(view, views, siblings, values, aliases)
+
+
+def _stated(view: HostLaunch) -> int:
+    """Return how many sizes a view states."""
+    buffers = [one.buffer for one in view.arguments if isinstance(one, Pointer)]
+    sized = sum(1 for b in buffers if b.kind == "tensor" or b.elements is not None or b.bytes is not None)
+    return 2 * sized + sum(1 for value in view.given.values() if number(value) is not None)
+
+
+@dataclass(frozen=True)
+class LaunchText:
+    """Translated expressions of a launch."""
+
+    grid: tuple[str, ...]
+    """Python text of each extent of the grid; empty if a part is unknown."""
+    block: tuple[str, ...]
+    shared: str | None
+    """Python text of the dynamic shared memory in bytes; None if unknown."""
+    block_genes: Mapping[str, int | None]
+    """Gene for a variable in the launch → its number in the file, or None."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Integer parameter of the kernel → Python text."""
+    fields: tuple[DraftField, ...] = ()
+    literals: Mapping[str, int] = field(default_factory=dict)
+    """Field → number in the file."""
+    stated: Mapping[str, StatedSize] = field(default_factory=dict)
+    """Buffer → its size according to the file."""
+    buffers: Mapping[str, HostBuffer] = field(default_factory=dict)
+    """Parameter of the kernel → the buffer that the file passes."""
+    constraints: tuple[tuple[str, str, str], ...] = ()
+    """Constraints that the file checks: name, Python text of the condition, and reason."""
+
+
+class LaunchReader:
+    """Translation of one launch: names become fields or genes.
+
+    Args:
+        launch: the launch.
+        function: its kernel.
+        names: C name → Python text, for genes, sizes and constants.
+        types: types as written → actual types.
+        taken: text whose words must not be used as gene names.
+    """
+
+    def __init__(
+        self,
+        launch: FileLaunch,
+        function: KernelFunction,
+        names: Mapping[str, str],
+        types: Mapping[str, str],
+        taken: str,
+    ) -> None:
+        self._launch = launch
+        self._view = launch.view
+        self._names = names
+        self._types = types
+        self._taken = taken
+        self._function = function
+        self._mapping: dict[Name, str] = {}
+        self._genes: dict[str, int | None] = {}
+        self._fields: dict[str, int | None] = {}
+        self._whole = [
+            (p, a) for p, a in zip(function.parameters, self._view.arguments, strict=True)
+            if not p.pointer and types.get(p.base, p.base) in WHOLE
+        ]  # fmt: skip
+
+    def read(
+        self, dtypes: Mapping[str, str], fields: Mapping[str, tuple[Name, ...]], literals: Mapping[int, tuple[str, str]]
+    ) -> LaunchText:
+        """Translate the launch.
+
+        Args:
+            dtypes: pointer parameter → evokern's name of its element type.
+            fields: fields that template arguments state → the host's names for them.
+            literals: number that the launch gives for a gene → its Python text and template parameter.
+        """
+        for text, hosts in fields.items():
+            self._mapping |= dict.fromkeys(hosts, f"p.{text}")
+        self._block_genes()
+        self._plain_constants()
+        self._direct_fields()
+        self._other_fields()
+        self._order_fields()
+        view = self._with_genes(literals)
+        numbers = {p.name: self._number(p.name, a) for p, a in self._whole}
+        grid, block = self._extents(view.grid), self._extents(view.block)
+        stated = self._sizes(dtypes)
+        return LaunchText(
+            grid, block, to_python(view.shared, self._python), self._genes, numbers,
+            tuple(DraftField(name) for name in self._fields if name not in fields),
+            {name: value for name, value in self._fields.items() if value is not None}, stated,
+            {p.name: a.buffer for p, a in zip(self._function.parameters, self._view.arguments, strict=True)
+             if isinstance(a, Pointer)},
+            tuple(self._constraints()),
+        )  # fmt: skip
+
+    # ---- names
+
+    def _gene(self, name: Name) -> str | None:
+        """Return the Python text of a name that is a gene or size already."""
+        if name.kind not in ("macro", "constant", "template", "unknown"):
+            return None
+        text = self._names.get(name.text)
+        return text if text and re.search(r"\b[cp]\.", text) else None
+
+    def _python(self, name: Name) -> str | None:
+        name = self._launch.aliases.get(name, name)
+        if sized := re.fullmatch(r"sizeof\((.+)\)", name.text):
+            dtype = ELEMENT_TYPES.get(self._types.get(sized[1], sized[1]))
+            return str(DTYPE_BYTES[dtype]) if dtype else None
+        made = self._mapping.get(name) or self._gene(name)
+        if made is not None:
+            return made
+        if name.kind in ("macro", "constant", "template", "unknown"):
+            if isinstance(name.value, Operation) and (text := to_python(name.value, self._python)):
+                return f"({text})"
+            value = number(name)
+            plain = self._names.get(name.text, "")
+            return str(value) if value is not None else plain if plain.isdigit() else None
+        return None
+
+    def _is_open(self, name: Name) -> bool:
+        """Return whether a name is neither a gene nor a field yet."""
+        return name not in self._mapping and self._gene(name) is None
+
+    def _add_field(self, name: Name, wanted: str) -> None:
+        value = self._launch.values.get(name, number(name))
+        text = self._field_name(wanted)
+        self._fields.setdefault(text, value)
+        self._mapping[name] = f"p.{text}"
+
+    def _field_name(self, wanted: str) -> str:
+        """Return the name of a field, which is not the name of a gene."""
+        taken = {text[2:] for text in (*self._names.values(), *self._mapping.values()) if text.startswith("c.")}
+        return wanted if wanted not in taken else wanted.lower()
+
+    def _block_genes(self) -> None:
+        """Turn the variables in the block's extents into genes."""
+        block, passed = self._view.block, [a for _, a in self._whole]
+        varied = any(n.kind in _VARIABLE for n in names_in(self._view.grid))
+        for extent in (block.x, block.y, block.z):
+            for name in names_in(extent):
+                if (
+                    not self._is_open(name)
+                    or name.kind in ("extent", "macro")
+                    or (name.kind == "constant" and not name.scope)
+                ):
+                    continue
+                if name in passed and (name.kind != "constant" or not varied):
+                    continue
+                if name.kind != "constant" and name is not extent and extent not in _products(name, extent):
+                    continue
+                self._add_gene(name, number(name) or self._launch.values.get(name))
+        for name in _divisors(self._view.grid):
+            if self._is_open(name) and name.kind == "constant" and name in passed and varied:
+                self._add_gene(name, number(name))
+
+    def _plain_constants(self) -> None:
+        """Keep the numbers of constants that are passed and divide another argument: sizes of tiles."""
+        divisors = {n for _, a in self._whole if isinstance(a, Operation) for n in _divisors(Dim3(a))}
+        for name in divisors:
+            if self._is_open(name) and name.kind == "constant" and any(a == name for _, a in self._whole):
+                self._mapping[name] = str(number(name))
+
+    def _add_gene(self, name: Name, value: int | None) -> None:
+        gene = unused_name(re.sub(r"\W+", "_", name.text).strip("_").upper(), self._taken)
+        self._genes[gene] = value if value is None or 1 <= value <= _MOST_THREADS else None
+        self._mapping[name] = f"c.{gene}"
+
+    def _direct_fields(self) -> None:
+        """Make a field of each variable that is passed for an integer of the kernel."""
+        for parameter, argument in self._whole:
+            wanted = self._field_name(parameter.name.upper())
+            if isinstance(argument, Name) and self._is_open(argument):
+                self._add_field(argument, wanted)
+            elif isinstance(argument, int) or (
+                isinstance(argument, Operation)
+                and number(argument) is not None
+                and not any(n.kind in _VARIABLE or self._gene(n) for n in names_in(argument))
+            ):
+                self._fields.setdefault(wanted, number(argument))
+
+    def _other_fields(self) -> None:
+        """Make fields of the variables in other expressions: of arguments, grid, shared memory and sizes."""
+        parts: list[object] = [a for _, a in self._whole if isinstance(a, Operation)]
+        parts += [self._view.grid, self._view.block, self._view.shared]
+        divisors = set(_divisors(self._view.grid))
+        for name in [n for part in parts for n in names_in(part)]:
+            name = self._launch.aliases.get(name, name)
+            if not self._is_open(name) or "sizeof" in name.text:
+                continue
+            variable = name.kind == "unknown" and name.text.isidentifier() and not name.text.isupper()
+            if (
+                variable
+                or name.kind in ("parameter", "extent", "local")
+                or (name.kind == "constant" and name.scope and name not in divisors and (number(name) or 0) > 1)
+            ):
+                self._add_field(name, self._own_name(name))
+
+    def _own_name(self, name: Name) -> str:
+        """Return the name of a field for a variable of the host code."""
+        extent = re.fullmatch(r"(.*)\.size\((-?\d+)\)", name.text)
+        if extent is None:
+            word = re.sub(r"\W+", "_", name.text.rpartition(".")[2] or name.text).strip("_").upper()
+            return unused_name(word if word[:1].isalpha() else f"N_{word}", " ".join(self._fields))
+        for argument in self._view.arguments:
+            buffer = argument.buffer if isinstance(argument, Pointer) else None
+            if buffer is not None and buffer.name == extent[1] and (label := buffer.labels.get(int(extent[2]))):
+                return unused_name(label.upper(), " ".join(self._fields))
+        return next((letter for letter in _LETTERS if letter not in self._fields), "SIZE")
+
+    def _order_fields(self) -> None:
+        """Order the fields as they occur in the kernel's arguments."""
+        order: dict[str, None] = {}
+        for parameter, argument in self._whole:
+            texts = [self._mapping.get(self._launch.aliases.get(n, n), "") for n in names_in(argument)]
+            order |= dict.fromkeys(
+                [t[2:] for t in texts if t.startswith("p.")] or [self._field_name(parameter.name.upper())]
+            )
+        known = {name: self._fields[name] for name in order if name in self._fields}
+        self._fields = known | self._fields
+
+    # ---- expressions
+
+    def _with_genes(self, literals: Mapping[int, tuple[str, str]]) -> HostLaunch:
+        """Return the launch with genes for numbers: template arguments, and a block that is one number."""
+        view = self._view
+        for known, (text, parameter) in literals.items():
+            view = self._with_gene(view, known, text, "warp" in parameter.lower())
+        block = view.block
+        value = number(block.x)
+        open_ = all(self._is_open(n) and n.kind in ("macro", "constant") for n in names_in(block.x))
+        if value is None or value < 2 or (block.y, block.z) != (1, 1) or not open_:
+            return view
+        name = unused_name("BLOCK_X", self._taken)
+        self._genes[name] = value
+        mark = self._mark(f"c.{name}")
+        return replace(self._with_gene(view, value, f"c.{name}", False), block=Dim3(mark),
+                       shared=_with_factor(view.shared, value, mark))  # fmt: skip
+
+    def _mark(self, text: str) -> Name:
+        mark = Name(text, "gene")
+        self._mapping[mark] = text
+        return mark
+
+    def _with_gene(self, view: HostLaunch, value: int, text: str, warps: bool) -> HostLaunch:
+        """Return a launch with a gene for a number: in the block, and where the grid is divided by it."""
+        mark = self._mark(text)
+
+        def divided(part: Expr) -> Expr:
+            if not isinstance(part, Operation):
+                return part
+            operands = tuple(map(divided, part.operands))
+            if part.operator in ("ceil_div", "/"):
+                operands = (operands[0], _with_factor(operands[1], value, mark))
+            return operation(part.operator, *operands)
+
+        def in_block(part: Expr) -> Expr:
+            if warps and isinstance(part, int) and part == 32 * value:
+                return operation("*", mark, 32)
+            return mark if isinstance(part, int) and part == value else part
+
+        block, grid = view.block, view.grid
+        return replace(view, grid=Dim3(divided(grid.x), divided(grid.y), divided(grid.z)),
+                       block=Dim3(in_block(block.x), in_block(block.y), in_block(block.z)))  # fmt: skip
+
+    def _extents(self, extents: Dim3) -> tuple[str, ...]:
+        made = [to_python(one, self._python) for one in (extents.x, extents.y, extents.z)]
+        if None in made:
+            return ()
+        parts = tuple(part for part in made if part is not None)
+        while len(parts) > 1 and parts[-1] == "1":
+            parts = parts[:-1]
+        return parts
+
+    def _number(self, parameter: str, argument: object) -> str:
+        wanted = self._field_name(parameter.upper())
+        if (
+            isinstance(argument, Name | Operation)
+            and (made := to_python(argument, self._python))
+            and (not made.isdigit() or argument in self._mapping)
+        ):
+            return made
+        self._fields.setdefault(wanted, number(argument))
+        return f"p.{wanted}"
+
+    def _constraints(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the divisors that the host code checks, as far as genes occur in them."""
+        for one in dict.fromkeys(self._view.requirements):
+            match one:
+                case Operation("==", (Operation("%", (above, below)), 0)):
+                    over, under = to_python(above, self._python), to_python(below, self._python)
+                    if over and under and over.startswith("p.") and "c." in under:
+                        yield f"{over[2:].lower()}_multiple", f"divides({under}, {over})", "the host code checks it"
+
+    # ---- sizes
+
+    def _sizes(self, dtypes: Mapping[str, str]) -> dict[str, StatedSize]:
+        """Return the sizes of the buffers that the host code states."""
+        found: dict[str, StatedSize] = {}
+        equal = dict(_equalities(self._view.requirements))
+        for parameter, argument in zip(self._function.parameters, self._view.arguments, strict=True):
+            if not isinstance(argument, Pointer) or parameter.name not in dtypes or argument.offset != 0:
+                continue
+            buffer = argument.buffer
+            if buffer.kind == "tensor" and buffer.shape is None and buffer.asked:
+                extents = [Name(f"{buffer.name}.size({axis})", "extent") for axis in range(max(buffer.asked) + 1)]
+                found[parameter.name] = self._stated(extents, equal, f"the tensor {buffer.name}", sure=False)
+                continue
+            if buffer.kind == "parameter" or (
+                buffer.shape is None and buffer.elements is None and buffer.bytes is None
+            ):
+                continue
+            parts: Iterable[Expr]
+            if buffer.shape is not None:
+                parts, where = buffer.shape, f"the tensor {buffer.name}"
+            else:
+                where = f"the allocation on line {buffer.line}"
+                parts = _factors(_elements(buffer, DTYPE_BYTES[dtypes[parameter.name]]))
+            found[parameter.name] = self._stated(parts, equal, where)
+        return found
+
+    def _stated(self, extents: Iterable[Expr], equal: Mapping[Name, Expr], where: str, sure: bool = True) -> StatedSize:
+        """Return a size in the draft's terms; without axes if one of them is unknown."""
+        axes = [self._axis(substituted(one, equal.get)) for one in extents]
+        known = tuple(axis for axis in axes if axis is not None)
+        return StatedSize(known if len(known) == len(axes) else (), where, sure)
+
+    def _axis(self, extent: Expr) -> str | None:
+        """Return the Python text of an extent; a number that only one field has in the file stands for the field."""
+        fields = [name for name, value in self._fields.items() if value == extent and value > 1]
+        if isinstance(extent, int) and len(fields) == 1:
+            return f"p.{fields[0]}"
+        return to_python(extent, self._python)
+
+
+def _products(name: Name, extent: Expr) -> Sequence[Expr]:
+    """Return the extent if a name is one of its factors."""
+    return [extent] if name in list(_factors(extent)) else []
+
+
+def _factors(value: Expr) -> Iterator[Expr]:
+    if isinstance(value, Operation) and value.operator == "*":
+        for one in value.operands:
+            yield from _factors(one)
+    else:
+        yield value
+
+
+def _divisors(grid: Dim3) -> Iterator[Name]:
+    """Yield the names by which the grid divides the work."""
+    waiting: list[Expr] = [grid.x, grid.y, grid.z]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Operation):
+            waiting += one.operands
+            if one.operator in ("ceil_div", "/"):
+                yield from names_in(one.operands[1])
+
+
+def _with_factor(value: Expr, factor: int, mark: Name) -> Expr:
+    """Return an expression in which a number that is a factor becomes a name."""
+    parts = list(_factors(value))
+    at = next((at for at, one in enumerate(parts) if isinstance(one, int | Name) and number(one) == factor
+               and not (isinstance(one, Name) and one.kind in _VARIABLE)), None)  # fmt: skip
+    if at is None:
+        whole = next(
+            (at for at, one in enumerate(parts) if isinstance(one, int) and one > factor and one % factor == 0), None
+        )
+        if whole is None or len(parts) < 2:
+            return value
+        parts[whole : whole + 1] = [parts[whole] // factor, mark]  # type: ignore[operator]
+    else:
+        parts[at] = mark
+    made: Expr = 1
+    for one in parts:
+        made = operation("*", made, one)
+    return made
+
+
+def _elements(buffer: HostBuffer, width: int) -> Expr:
+    """Return the number of elements of an allocation."""
+    if buffer.elements is not None:
+        return buffer.elements
+    parts = list(_factors(buffer.bytes if buffer.bytes is not None else 1))
+    for at, one in enumerate(parts):
+        if isinstance(one, int) and one % width == 0:
+            parts = [*parts[:at], *parts[at + 1 :], one // width]  # elements of a vector type are the last axis
+            break
+        if isinstance(one, Name) and "sizeof" in one.text:
+            parts[at] = 1
+            break
+    else:
+        return operation("/", buffer.bytes if buffer.bytes is not None else 1, width)
+    made: Expr = 1
+    for one in parts:
+        made = operation("*", made, one)
+    return made
+
+
+def _equalities(requirements: Sequence[Expr]) -> Iterator[tuple[Name, Expr]]:
+    """Yield the extents that a check equates with others or with numbers."""
+    for one in requirements:
+        match one:
+            case Operation("==", (Name(kind="extent") as left, Name() | int() as right)) if left != right:
+                yield left, right

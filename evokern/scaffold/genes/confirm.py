@@ -1,0 +1,181 @@
+"""Confirm the values of a draft's genes: another value must not change the results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from evokern.declaration.header.text import NAMESPACE
+from evokern.errors import EvokernError
+from evokern.scaffold.genes.stated_rules import holds, with_rules
+from evokern.scaffold.genes.tunables import GUESSED
+from evokern.scaffold.infer import size_of
+from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
+from evokern.scaffold.probe import Prober, Run
+from evokern.scaffold.problems import LIMIT, multiples
+
+_KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
+_ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
+"""Difference between two ways of rounding, relative to the largest element."""
+
+
+def confirm_genes(
+    prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]
+) -> tuple[Plan, tuple[DraftGene, ...]]:
+    """Drop values for which the kernel fails or computes something else.
+
+    A value that the file states is kept, and the draft says what the run shows.
+
+    Args:
+        prober: runs the kernel.
+        plan: launch and genes of the draft.
+        tensors: its buffers.
+        problem: a small problem.
+
+    Returns:
+        The plan, and the genes that it lost because no other value is right.
+    """
+    return _Confirmation(prober, plan, tensors, problem).result()
+
+
+class _Confirmation:
+    def __init__(self, prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> None:
+        self.prober, self.plan, self.tensors, self.problem = prober, plan, tensors, problem
+        self.base: dict[tuple[tuple[str, int], ...], Run] = {}
+
+    def result(self) -> tuple[Plan, tuple[DraftGene, ...]]:
+        """Return the plan, and the genes that it lost."""
+        genes, fixed = [], []
+        for gene in self.plan.genes:
+            tried = [value for value in gene.values if value != gene.default]
+            faults = {value: self._fault({gene.name: value}) for value in tried}
+            wrong = {value: why for value, why in faults.items() if why}
+            if wrong:
+                shown = f"with {gene.name} = {', '.join(map(str, wrong))}, {next(iter(wrong.values()))}"
+                if not gene.why and gene.doc != BLOCK_DOC:  # the file states the values
+                    gene = replace(gene, why=shown)
+                elif len(wrong) == len(tried):
+                    fixed.append(replace(gene, why=shown))
+                    continue
+                else:
+                    gene = replace(gene, values=tuple(value for value in gene.values if value not in wrong))
+            genes.append(gene)
+        joined, constraints = self._joined(fixed)
+        lost = tuple(gene for gene in fixed if all(gene.name != one.name for one in joined))
+        order = [gene.name for gene in self.plan.genes]
+        kept = tuple(sorted((*genes, *joined), key=lambda gene: order.index(gene.name)))
+        plan = replace(self.plan, genes=kept, constraints=(*self.plan.constraints, *constraints))
+        return _without(plan, lost), lost
+
+    def _joined(self, fixed: Sequence[DraftGene]) -> tuple[list[DraftGene], list[tuple[str, str, str]]]:
+        """Return genes that can only change together, and the constraints on their ratios."""
+        made: list[DraftGene] = []
+        constraints = []
+        for one, other in permutations(fixed, 2):
+            first, second = one.default, other.default
+            taken = {one.name, other.name} & {gene.name for gene in made}
+            if not isinstance(first, int) or not isinstance(second, int) or taken:
+                continue
+            if second < 2 or first % second or (first == second and fixed.index(one) > fixed.index(other)):
+                continue
+            pairs = [(2 * first, 2 * second), (first // 2, second // 2)]
+            right = [p for p in pairs if not self._fault({one.name: p[0], other.name: p[1]})]
+            if not right:
+                continue
+            pairs = sorted([*right, (first, second)])
+            made += [
+                replace(gene, values=tuple(values), why=GUESSED)
+                for gene, values in zip((one, other), zip(*pairs, strict=True), strict=True)
+            ]
+            ratio = f" * {first // second}" if first > second else ""
+            condition = f"c.{one.name} == c.{other.name}{ratio}"
+            label = f"{one.name.lower()}_{other.name.lower()}"
+            constraints.append((label, condition, "runs fail if only one of them changes"))
+        return made, constraints
+
+    def _fault(self, changes: Mapping[str, int | str]) -> str:
+        """Return what is wrong with values of genes while the others have their defaults; empty if nothing is."""
+        if self.prober.exhausted:
+            return ""
+        plan = self.plan
+        config = {**plan.defaults, **changes}
+        changed = replace(plan, genes=tuple(replace(g, default=config[g.name]) for g in plan.genes))
+        units = {name: lcm(unit, multiples(changed)[name]) for name, unit in multiples(plan).items()}
+        sizes = {name: -(-number // units[name]) * units[name] for name, number in self.problem.items()}
+        if not all(holds(plan, text, config, sizes) for _, text, _ in plan.constraints):
+            return ""  # other genes must change too
+        run = self._run(changed, sizes)
+        if not run.ok:
+            return run.why
+        key = tuple(sizes.items())
+        if key not in self.base:
+            self.base[key] = self._run(plan, sizes)
+        return "the results differ" if self.base[key].ok and not _agree(self.base[key], run, self.tensors) else ""
+
+    def _run(self, plan: Plan, problem: Mapping[str, int]) -> Run:
+        try:
+            exact = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in self.tensors}
+        except (EvokernError, ArithmeticError, AttributeError) as error:
+            return Run({}, str(error))
+        return self.prober.run(plan, problem, limit=LIMIT, exact=exact, keep=True, sanitize=True)
+
+
+def without_constants(source: str, fixed: Sequence[DraftGene]) -> str:
+    """Return device code in which constants that became fixed numbers have the file's value again."""
+    for gene in fixed:
+        if gene.as_ == "constexpr":
+            source = re.sub(rf"\b{NAMESPACE}::{re.escape(gene.name)}\b", str(gene.default), source)
+    return source
+
+
+def _without(plan: Plan, fixed: Sequence[DraftGene]) -> Plan:
+    """Return a plan whose expressions contain the numbers of genes that are fixed."""
+    numbers = {gene.name: str(gene.default) for gene in fixed}
+
+    def filled(text: str) -> str:
+        text = re.sub(r"\{c\.(\w+)\}", lambda found: numbers.get(found[1], found[0]), text)
+        return re.sub(r"\bc\.(\w+)\b", lambda found: numbers.get(found[1], found[0]), text)
+
+    if not numbers:
+        return plan
+    constraints = tuple((name, filled(text), why) for name, text, why in plan.constraints)
+    fewer = replace(
+        plan,
+        entry=filled(plan.entry),
+        arguments=tuple(replace(a, expression=a.expression and filled(a.expression)) for a in plan.arguments),
+        grid=tuple(map(filled, plan.grid)),
+        block=tuple(map(filled, plan.block)),
+        shared=filled(plan.shared),
+        cluster=tuple(map(filled, plan.cluster)),
+        macros={name: filled(text) for name, text in plan.macros.items()},
+        constraints=tuple(one for one in constraints if "c." in one[1]),
+    )
+    return with_rules(fewer, [text for _, text, _ in constraints if "c." not in text], "")
+
+
+def _agree(one: Run, other: Run, tensors: Sequence[DraftTensor]) -> bool:
+    """Return whether two runs leave the same results."""
+    for tensor in tensors:
+        if tensor.role in ("output", "inout"):
+            texts = [(run.contents or {}).get(tensor.name) for run in (one, other)]
+            if texts[0] is None or texts[1] is None or len(texts[0]) != len(texts[1]):
+                return False
+            first, second = (_numbers(text, tensor.dtype) for text in texts)
+            largest = np.max(np.abs(first), initial=0.0, where=np.isfinite(first))
+            allowed = _ALLOWED.get(tensor.dtype, 0.0) * float(largest)
+            if not np.allclose(first, second, rtol=0, atol=allowed, equal_nan=True):
+                return False
+    return True
+
+
+def _numbers(data: Any, dtype: str) -> Any:
+    raw = np.frombuffer(bytes(data), np.uint8)
+    if dtype == "bf16":
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return raw.view(_KINDS.get(dtype, "u1")).astype(np.float64)
