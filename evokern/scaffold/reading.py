@@ -21,12 +21,12 @@ from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
 from evokern.scaffold.blocks import block_of
-from evokern.scaffold.file_launch import WHOLE, FileLaunch, LaunchReader, LaunchText, find_launch
-from evokern.scaffold.instantiation import Instance, Instantiation, with_literals
 from evokern.scaffold.plan import DraftArgument, DraftField, Plan
 from evokern.scaffold.source_text import device_source
+from evokern.scaffold.stated.instantiation import Instance, Instantiation, with_literals
+from evokern.scaffold.stated.launch import WHOLE, LaunchReader, LaunchText, StatedLaunch, find_launch
+from evokern.scaffold.stated.sizes import commented_sizes
 from evokern.scaffold.stated_rules import whole_quotients, with_rules
-from evokern.scaffold.stated_sizes import commented_sizes
 from evokern.scaffold.tunables import find_tunables
 from evokern.scaffold.uses import device_uses
 
@@ -144,7 +144,7 @@ def _constant_names(source: CudaSource) -> dict[str, str]:
     return names | {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}
 
 
-def _launch_words(launch: FileLaunch | None) -> set[str]:
+def _launch_words(launch: StatedLaunch | None) -> set[str]:
     """Return the identifiers in the extents of a launch, including those in the definitions of macros."""
     if launch is None:
         return set()
@@ -158,7 +158,7 @@ def _launch_words(launch: FileLaunch | None) -> set[str]:
     return found
 
 
-def _unread(found: FileLaunch | None, launch: LaunchText | None) -> str:
+def _unread(found: StatedLaunch | None, launch: LaunchText | None) -> str:
     """Return why a launch does not state grid and block, or an empty string if it does."""
     if found is None or launch is None:
         return "the file does not launch the kernel"
@@ -262,7 +262,7 @@ def _cluster(function: KernelFunction, names: Mapping[str, str]) -> tuple[str, .
 
 
 def _arguments(
-    function: KernelFunction, found: FileLaunch | None, types: Mapping[str, str], launch: LaunchText | None
+    function: KernelFunction, found: StatedLaunch | None, types: Mapping[str, str], launch: LaunchText | None
 ) -> Iterator[DraftArgument]:
     """Yield the kernel's parameters, with numbers from the file's launch."""
     passed = found.view.arguments if found else (None,) * len(function.parameters)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from evokern.cuda_source.host.read import expression, host_launches, template_arguments, translated
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.values import (
+    Arithmetic,
     Dim3,
     Expr,
     Name,
-    Operation,
     TypeName,
     names_in,
     number,
@@ -23,7 +23,7 @@ __all__ = [
     "HostBuffer",
     "HostLaunch",
     "Name",
-    "Operation",
+    "Arithmetic",
     "Pointer",
     "TypeName",
     "expression",

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import KernelFunction, TemplateParameter
 from evokern.cuda_source.host import (
+    Arithmetic,
     Expr,
     HostLaunch,
     Name,
-    Operation,
     TypeName,
     number,
     template_arguments,
     text_of,
 )
-from evokern.scaffold.file_launch import FileLaunch
 from evokern.scaffold.plan import DraftField, DraftGene
+from evokern.scaffold.stated.launch import StatedLaunch
 from evokern.scaffold.tunables import values_of
 
 _TYPES = ("typename", "class")
@@ -58,7 +58,7 @@ class Instantiation:
         launch: the file's launch; None if there is none.
     """
 
-    def __init__(self, function: KernelFunction, wanted: str | None, launch: FileLaunch | None) -> None:
+    def __init__(self, function: KernelFunction, wanted: str | None, launch: StatedLaunch | None) -> None:
         self._function = function
         self._launch = launch
         given = (wanted or "").partition("<")[2].rpartition(">")[0]
@@ -175,7 +175,7 @@ class Instantiation:
         if isinstance(value, Name) and self._launch is not None:
             for view in self._launch.views:
                 bound = view.bindings.get(value.text)
-                if isinstance(bound, int | Name | Operation) and (known := number(bound)) is not None:
+                if isinstance(bound, int | Name | Arithmetic) and (known := number(bound)) is not None:
                     yield known
 
     def _gene(self, value: Expr, parameter: TemplateParameter, plain: str, unknown: str) -> str:
@@ -253,14 +253,14 @@ def _names(value: Expr) -> tuple[Name, ...]:
 
 
 def _whole(value: object) -> int | None:
-    return number(value) if isinstance(value, int | Name | Operation) else None
+    return number(value) if isinstance(value, int | Name | Arithmetic) else None
 
 
 def _compared(conditions: Sequence[Expr], value: int | None) -> Iterator[Name]:
     """Yield the host's numbers that conditions compare with a value."""
     for one in conditions:
         match one:
-            case Operation("==", (Name(kind="parameter" | "extent" | "local") as name, int() as other)) if (
+            case Arithmetic("==", (Name(kind="parameter" | "extent" | "local") as name, int() as other)) if (
                 other == value
             ):
                 yield name
