@@ -18,12 +18,12 @@ from evokern.cuda_source.host.values import (
 )
 
 __all__ = [
+    "Arithmetic",
     "Dim3",
     "Expr",
     "HostBuffer",
     "HostLaunch",
     "Name",
-    "Arithmetic",
     "Pointer",
     "TypeName",
     "expression",

@@ -1,4 +1,4 @@
-"""Preprocessing of host code for the parser: inactive branches are blanked, macros that are no numbers expanded."""
+"""Preprocessing of host code for the parser: inactive branches become blank, and macros other than numbers are expanded."""
 
 from __future__ import annotations
 

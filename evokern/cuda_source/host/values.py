@@ -19,8 +19,11 @@ class Name:
     text: str
     """Name as written, such as `n`, `BLOCK_M` or `q.size(0)`."""
     kind: str
-    """`parameter` (of the host function), `template` (a template parameter that is a number), `macro`, `constant`
-    (initialised in the file), `extent` (of a tensor), `local` (a variable that cannot be computed), `unknown`."""
+    """Kind of the name.
+
+    `parameter` is one of the host function, and `template` a template parameter that is a number. `constant` has a
+    value in the file. `extent` is one of a tensor. `local` is a variable that cannot be computed. The others are
+    `macro` and `unknown`."""
     value: Expr | None = None
     """Value in the file: of a macro or constant; of a local, a number that it has in the file. None if unknown."""
     scope: str = ""
@@ -32,8 +35,10 @@ class Arithmetic:
     """An operation on expressions."""
 
     operator: str
-    """A C operator, `?:`, `ceil_div`, `min`, `max`, `real` (conversion to a floating-point number), `real/` (division
-    of such numbers), or `call NAME` of a function that is not known."""
+    """A C operator, `?:`, `ceil_div`, `min` or `max`.
+
+    `real` converts to a floating-point number, and `real/` divides such numbers. `call NAME` calls an unknown
+    function."""
     operands: tuple[Expr, ...]
 
 

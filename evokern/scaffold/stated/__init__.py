@@ -1,1 +1,1 @@
-"""What a CUDA file states about a kernel: its launch, template arguments and sizes of buffers."""
+"""Statements of a CUDA file about a kernel: its launch, template arguments and sizes of buffers."""

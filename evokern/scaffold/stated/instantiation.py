@@ -1,4 +1,4 @@
-"""Template arguments of a drafted kernel: types, genes, and fields of which the host code instantiates each value."""
+"""Template arguments of a drafted kernel: types, genes, and fields with the values that host code instantiates."""
 
 from __future__ import annotations
 
