@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from evokern.cuda_source import KernelFunction
 from evokern.cuda_source.host import translated
-from evokern.scaffold.file_launch import LaunchText
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, Plan, unused_name
+from evokern.scaffold.stated.launch import LaunchText
 
 _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
 """Common names for the number of threads per block."""

@@ -12,7 +12,7 @@ from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan, StatedSize
 from evokern.scaffold.probe import FEW_THREADS, MOST_THREADS, Prober, Run, Touch
 from evokern.scaffold.shapes import LARGEST_BORDER, Fit, fit, row_major
-from evokern.scaffold.stated_sizes import inclusive_check
+from evokern.scaffold.stated.sizes import inclusive_check
 
 INDEX_LIMIT = "INDEX_LIMIT"
 """Name of the constant in the draft that limits integers that are used as indices."""

@@ -21,14 +21,14 @@ from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
 from evokern.scaffold.blocks import block_of
-from evokern.scaffold.file_launch import WHOLE, FileLaunch, LaunchReader, LaunchText, find_launch
 from evokern.scaffold.genes.stated_rules import whole_quotients, with_rules
 from evokern.scaffold.genes.tunables import find_tunables
 from evokern.scaffold.genes.uses import device_uses
-from evokern.scaffold.instantiation import Instance, Instantiation, with_literals
 from evokern.scaffold.plan import DraftArgument, DraftField, Plan
 from evokern.scaffold.source_text import device_source
-from evokern.scaffold.stated_sizes import commented_sizes
+from evokern.scaffold.stated.instantiation import Instance, Instantiation, with_literals
+from evokern.scaffold.stated.launch import WHOLE, LaunchReader, LaunchText, StatedLaunch, find_launch
+from evokern.scaffold.stated.sizes import commented_sizes
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
@@ -160,7 +160,7 @@ def _words(parts: Iterable[object]) -> set[str]:
     return found
 
 
-def _unread(found: FileLaunch | None, launch: LaunchText | None) -> str:
+def _unread(found: StatedLaunch | None, launch: LaunchText | None) -> str:
     """Return why a launch does not state grid and block, or an empty string if it does."""
     if found is None or launch is None:
         return "the file does not launch the kernel"
@@ -264,7 +264,7 @@ def _cluster(function: KernelFunction, names: Mapping[str, str]) -> tuple[str, .
 
 
 def _arguments(
-    function: KernelFunction, found: FileLaunch | None, types: Mapping[str, str], launch: LaunchText | None
+    function: KernelFunction, found: StatedLaunch | None, types: Mapping[str, str], launch: LaunchText | None
 ) -> Iterator[DraftArgument]:
     """Yield the kernel's parameters, with numbers from the file's launch."""
     passed = found.view.arguments if found else (None,) * len(function.parameters)

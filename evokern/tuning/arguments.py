@@ -12,8 +12,8 @@ from evokern.cuda_source import Parameter as CudaParameter
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.errors import UsageError, suggestion
 from evokern.scaffold import resolve
-from evokern.scaffold.file_launch import WHOLE
 from evokern.scaffold.reading import DRAFTED_FOR
+from evokern.scaffold.stated.launch import WHOLE
 from evokern.tuning.arrays import DTYPES, Example, framework_of, number_of
 from evokern.tuning.marks import InOut, OutLike
 

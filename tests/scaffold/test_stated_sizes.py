@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from evokern.cli.app import app
 from evokern.cuda_source import read
 from evokern.scaffold.draft import Draft, draft
-from evokern.scaffold.stated_sizes import inclusive_check
+from evokern.scaffold.stated.sizes import inclusive_check
 
 KERNEL = """__global__ void scale(const float* x, float* y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -5,10 +5,10 @@ from __future__ import annotations
 from evokern.cuda_source.host.read import expression, host_launches, template_arguments, translated
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.values import (
+    Arithmetic,
     Dim3,
     Expr,
     Name,
-    Operation,
     TypeName,
     names_in,
     number,
@@ -18,12 +18,12 @@ from evokern.cuda_source.host.values import (
 )
 
 __all__ = [
+    "Arithmetic",
     "Dim3",
     "Expr",
     "HostBuffer",
     "HostLaunch",
     "Name",
-    "Operation",
     "Pointer",
     "TypeName",
     "expression",

@@ -15,9 +15,9 @@ from evokern.cuda_source.host.frames import (
     Frame,
     FunctionValue,
     ListValue,
-    Reference,
     Sizes,
     Value,
+    VariableReference,
     argument_list,
     as_expr,
     cluster_of,
@@ -38,14 +38,14 @@ from evokern.cuda_source.host.library import (
     replace_buffer,
     tensor_call,
 )
-from evokern.cuda_source.host.program import Function, ParameterNode, function_parameters
+from evokern.cuda_source.host.program import FunctionNode, ParameterNode, function_parameters
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import (
+    Arithmetic,
     Dim3,
     Expr,
     Name,
-    Operation,
     TypeName,
     is_long,
     number,
@@ -87,7 +87,7 @@ class CallEvaluator(ExpressionEvaluator):
 
     def _call_function(
         self,
-        function: Function,
+        function: FunctionNode,
         given: Sequence[Value],
         template: Sequence[Value],
         nodes: Sequence[Node],
@@ -105,7 +105,7 @@ class CallEvaluator(ExpressionEvaluator):
                 if one.default
                 else self._parameter(one, frame)
             )
-            if one.type.removeprefix("const ").rstrip("&") in REAL_TYPES and isinstance(value, int | Name | Operation):
+            if one.type.removeprefix("const ").rstrip("&") in REAL_TYPES and isinstance(value, int | Name | Arithmetic):
                 value = operation("real", value)
             elif isinstance(value, float) and not one.type.endswith(("float", "double")):
                 value = int(value) if "int" in one.type else value
@@ -129,12 +129,12 @@ class CallEvaluator(ExpressionEvaluator):
                 if nodes[at].type == "identifier" and frame.variables[one.name] is not given[at]:
                     caller.variables[tree.text(nodes[at])] = frame.variables[one.name]
         value = result_of(frame)
-        if isinstance(value, Operation) and is_long(value):
+        if isinstance(value, Arithmetic) and is_long(value):
             return Name(f"{function.name}()", "unknown")
         return value
 
     def _bind_templates(
-        self, function: Function, frame: Frame, template: Sequence[Value], given: Sequence[Value]
+        self, function: FunctionNode, frame: Frame, template: Sequence[Value], given: Sequence[Value]
     ) -> None:
         for at, one in enumerate(function.template):
             if at < len(template):
@@ -233,9 +233,9 @@ class CallEvaluator(ExpressionEvaluator):
         made = tensor_call(bare, name, given, node)
         if made is not None:
             return made
-        return Operation(f"call {name}", tuple(as_expr(one) for one in given))
+        return Arithmetic(f"call {name}", tuple(as_expr(one) for one in given))
 
-    def _function(self, name: str, count: int) -> Function | None:
+    def _function(self, name: str, count: int) -> FunctionNode | None:
         """Return the function with a name that takes a number of arguments."""
         for one in self.program.functions.get(name, ()):
             least = sum(1 for p in one.parameters if p.default is None)
@@ -284,13 +284,13 @@ class CallEvaluator(ExpressionEvaluator):
             return
         for part in conjuncts(nodes[0]):
             value = self._expr(part, frame)
-            if isinstance(value, Name | Operation):
+            if isinstance(value, Name | Arithmetic):
                 self._learn(value)
                 self._checks.append(value)
 
     def _learn(self, check: Expr) -> None:
         """Note the number of dimensions that a check states."""
-        if isinstance(check, Operation) and check.operator == "==" and isinstance(check.operands[0], Name):
+        if isinstance(check, Arithmetic) and check.operator == "==" and isinstance(check.operands[0], Name):
             name, count = check.operands[0].text, number(check.operands[1])
             owner = self._ranks.get(name)
             if owner is not None and count is not None and owner.shape is None and 0 <= count <= 8:
@@ -392,7 +392,7 @@ class CallEvaluator(ExpressionEvaluator):
 
     def _runtime(self, name: str, given: list[Value], nodes: list[Node], node: Node, frame: Frame) -> Value:
         """Evaluate a call of the CUDA runtime or of the C library."""
-        if name.startswith("cudaMalloc") and len(given) > 1 and isinstance(given[0], Reference):
+        if name.startswith("cudaMalloc") and len(given) > 1 and isinstance(given[0], VariableReference):
             reference = given[0]
             old = reference.frame.variables.get(reference.name)
             kind = old.type if isinstance(old, Pointer) else ""
@@ -424,7 +424,7 @@ class CallEvaluator(ExpressionEvaluator):
         if name in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel") and len(given) > 3:
             self._record(given[0], [given[1], given[2], *given[4:5]], argument_list(given[3]), node, frame)
             return None
-        if name.startswith("cudaLaunchKernelEx") and len(given) > 1 and isinstance(given[0], Reference):
+        if name.startswith("cudaLaunchKernelEx") and len(given) > 1 and isinstance(given[0], VariableReference):
             config, variables = given[0].name, given[0].frame.variables
             setting = [variables.get(f"{config}.{part}") for part in ("gridDim", "blockDim", "dynamicSmemBytes")]
             rest = given[2:] if not name.endswith("ExC") else argument_list(given[2])
@@ -433,7 +433,7 @@ class CallEvaluator(ExpressionEvaluator):
         if name in ("raw_pointer_cast", "move", "forward", "ref", "ptr", "to_string", "abs") and len(given) == 1:
             return given[0]
         if name in ("atoi", "atol", "strtol", "stoi", "atoll", "stol", "stoll"):
-            return Operation(f"call {name}", ())
+            return Arithmetic(f"call {name}", ())
         return NOTHING
 
     def _kernel_call(self, node: Node, function: Node | None, syntax: Node, nodes: list[Node], frame: Frame) -> Value:

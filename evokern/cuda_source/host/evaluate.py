@@ -30,11 +30,21 @@ from evokern.cuda_source.host.library import (
 from evokern.cuda_source.host.program import declared_name
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
-from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, is_long, names_in, number, operation, whole
+from evokern.cuda_source.host.values import (
+    Arithmetic,
+    Expr,
+    Name,
+    TypeName,
+    is_long,
+    names_in,
+    number,
+    operation,
+    whole,
+)
 
 
-class Evaluator(CallEvaluator):
-    """Evaluator of one host function and of the functions that it calls."""
+class HostEvaluator(CallEvaluator):
+    """HostEvaluator of one host function and of the functions that it calls."""
 
     def run(self) -> tuple[HostLaunch, ...]:
         """Evaluate the function, and return its launches."""
@@ -159,11 +169,11 @@ class Evaluator(CallEvaluator):
 
     def _named(self, name: str, value: Value, kind: str, frame: Frame) -> Value:
         """Return the value of a new variable: literals and values that cannot be computed keep the variable's name."""
-        if base_real(kind) and isinstance(value, int | Name | Operation):
+        if base_real(kind) and isinstance(value, int | Name | Arithmetic):
             return operation("real", value) if not isinstance(value, int) else float(value)
         if isinstance(value, float) and kind not in ("auto", "const auto"):
             value = int(value)
-        if isinstance(value, Operation):
+        if isinstance(value, Arithmetic):
             value = whole(value) if kind != "auto" else value
         if isinstance(value, bool | int):
             return Name(name, "constant", int(value), frame.function)
@@ -175,9 +185,9 @@ class Evaluator(CallEvaluator):
             self._label(value, name)
             if value.kind == "unknown":
                 return Name(name, "local", value.value, frame.function)
-        if isinstance(value, Operation) and (is_long(value) or _of_extents(value)):
+        if isinstance(value, Arithmetic) and (is_long(value) or _of_extents(value)):
             return Name(name, "local", None, frame.function)
-        if isinstance(value, Operation) and is_opaque(value):
+        if isinstance(value, Arithmetic) and is_opaque(value):
             return Name(name, "local", literal_in(value), frame.function)
         if value is None:
             return Name(name, "local", None, frame.function)
@@ -198,7 +208,7 @@ class Evaluator(CallEvaluator):
         if len(given) == 1 and (
             type_size(base) is not None
             or base in ("auto", "unsigned", "int")
-            or not isinstance(given[0], Name | Operation | int)
+            or not isinstance(given[0], Name | Arithmetic | int)
         ):
             return given[0]
         if len(given) == 1 and re.fullmatch(
@@ -283,7 +293,7 @@ class Evaluator(CallEvaluator):
             condition = (
                 pending[0]
                 if len(pending) == 1
-                else Operation("||", tuple(pending))
+                else Arithmetic("||", tuple(pending))
                 if pending
                 else Name("default", "unknown")
             )
@@ -331,7 +341,7 @@ class Evaluator(CallEvaluator):
             if (
                 target is not None
                 and target.type == "identifier"
-                and isinstance(frame.variables.get(name), int | float | Name | Operation)
+                and isinstance(frame.variables.get(name), int | float | Name | Arithmetic)
             ):
                 old = frame.variables[name]
                 frame.variables[name] = Name(name, "local", number(old), frame.function)
@@ -344,12 +354,12 @@ class Evaluator(CallEvaluator):
         frame.variables |= {
             name: value
             for name, value in names.items()
-            if isinstance(frame.variables.get(name), Name | Operation | int)
+            if isinstance(frame.variables.get(name), Name | Arithmetic | int)
         }
         return False
 
 
-def _of_extents(value: Operation) -> bool:
+def _of_extents(value: Arithmetic) -> bool:
     """Return whether a value is a product or quotient of extents of tensors, such as a number of rows."""
     names = list(names_in(value))
     return value.operator in ("*", "/") and bool(names) and all(name.kind == "extent" for name in names)

@@ -12,10 +12,10 @@ from evokern.cuda_source.host.frames import (
     Frame,
     FunctionValue,
     ListValue,
-    Reference,
     Sizes,
     StepsError,
     Value,
+    VariableReference,
     as_expr,
     merge,
     owner_of,
@@ -27,7 +27,7 @@ from evokern.cuda_source.host.library import (
 from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.types import TypeEvaluator
-from evokern.cuda_source.host.values import Dim3, Expr, Name, Operation, TypeName, number, operation, whole
+from evokern.cuda_source.host.values import Arithmetic, Dim3, Expr, Name, TypeName, number, operation, whole
 from evokern.cuda_source.preprocessor import integer
 
 
@@ -136,9 +136,9 @@ class ExpressionEvaluator(TypeEvaluator):
         if isinstance(value, Pointer) and "*" in kind:
             base = self._type_text(kind.replace("*", " "), frame)
             return value if base in ("void", "") or kind.count("*") > 1 else replace(value, type=base)
-        if bare in REAL_TYPES and isinstance(value, int | float | Name | Operation):
+        if bare in REAL_TYPES and isinstance(value, int | float | Name | Arithmetic):
             return operation("real", value) if not isinstance(value, int) else float(value)
-        if isinstance(value, int | float | Name | Operation) and "*" not in kind:
+        if isinstance(value, int | float | Name | Arithmetic) and "*" not in kind:
             return whole(value)
         return value
 
@@ -148,10 +148,10 @@ class ExpressionEvaluator(TypeEvaluator):
         return self._binary(symbol, left, right, node)
 
     def _binary(self, symbol: str, left: Value, right: Value, node: Node) -> Value:
-        if isinstance(left, Pointer) and symbol in "+-" and isinstance(right, int | Name | Operation):
+        if isinstance(left, Pointer) and symbol in "+-" and isinstance(right, int | Name | Arithmetic):
             return replace(left, offset=operation(symbol, left.offset, right))
         if isinstance(left, HostBuffer | Pointer | TypeName | FunctionValue) and symbol in ("==", "!=", "&&", "||"):
-            return Operation(symbol, (as_expr(left), as_expr(right)))
+            return Arithmetic(symbol, (as_expr(left), as_expr(right)))
         return operation(
             symbol,
             as_expr(left, tree.text(tree.field(node, "left"))),
@@ -176,12 +176,12 @@ class ExpressionEvaluator(TypeEvaluator):
             if argument is not None and argument.type == "identifier":
                 name = tree.text(argument)
                 value = self._lookup(name, frame)
-                return value if isinstance(value, FunctionValue) else Reference(owner_of(frame, name), name)
+                return value if isinstance(value, FunctionValue) else VariableReference(owner_of(frame, name), name)
             if argument is not None and argument.type == "field_expression":
-                return Reference(frame, self._path(argument))
+                return VariableReference(frame, self._path(argument))
             return self._evaluate(argument, frame)
         value = self._evaluate(argument, frame)
-        if isinstance(value, Reference):
+        if isinstance(value, VariableReference):
             return value.frame.variables.get(value.name)
         return value
 
@@ -243,7 +243,7 @@ class ExpressionEvaluator(TypeEvaluator):
                 "dim3"
                 if isinstance(old, Dim3)
                 else "double"
-                if isinstance(old, Operation) and old.operator.startswith("real")
+                if isinstance(old, Arithmetic) and old.operator.startswith("real")
                 else "int"
             )
             if isinstance(value, Pointer) and isinstance(old, Pointer) and old.type:
@@ -261,10 +261,10 @@ class ExpressionEvaluator(TypeEvaluator):
             target = self._evaluate(tree.field(left, "argument"), frame)
             target = (
                 target
-                if isinstance(target, Reference)
+                if isinstance(target, VariableReference)
                 else frame.variables.get(tree.text(tree.field(left, "argument")))
             )
-            if isinstance(target, Reference):
+            if isinstance(target, VariableReference):
                 target.frame.variables[target.name] = value
         elif left.type == "subscript_expression":
             base = self._evaluate(tree.field(left, "argument"), frame)
@@ -276,7 +276,7 @@ class ExpressionEvaluator(TypeEvaluator):
         if argument is not None and argument.type == "identifier":
             old = self._evaluate(argument, frame)
             symbol = "+" if "++" in tree.text(node) else "-"
-            if isinstance(old, int | Name | Operation):
+            if isinstance(old, int | Name | Arithmetic):
                 self._assign(argument, operation(symbol, old, 1), frame)
             return old
         return None

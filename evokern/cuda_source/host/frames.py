@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
-from evokern.cuda_source.host.values import Dim3, Expr, Name, Operation, TypeName, number, operation
+from evokern.cuda_source.host.values import Arithmetic, Dim3, Expr, Name, TypeName, number, operation
 
 Value: TypeAlias = Any
 STEPS = 30_000
@@ -38,7 +38,7 @@ class Closure:
 
 
 @dataclass
-class Reference:
+class VariableReference:
     """Address of a variable."""
 
     frame: Frame
@@ -112,7 +112,7 @@ def merge(condition: Expr, first: Value, second: Value) -> Value:
     if isinstance(first, Dim3) and isinstance(second, Dim3):
         return Dim3(*(operation("?:", condition, a, b) for a, b in
                       zip((first.x, first.y, first.z), (second.x, second.y, second.z), strict=True)))  # fmt: skip
-    if isinstance(first, int | float | Name | Operation) and isinstance(second, int | float | Name | Operation):
+    if isinstance(first, int | float | Name | Arithmetic) and isinstance(second, int | float | Name | Arithmetic):
         return operation("?:", condition, first, second)
     return first if first is not None else second
 
@@ -131,7 +131,7 @@ def as_expr(value: Value, text: str = "") -> Expr:
     """Return a value as an expression; a value of another kind is a name with the given text."""
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, int | float | Name | Operation):
+    if isinstance(value, int | float | Name | Arithmetic):
         return value
     if isinstance(value, ListValue) and len(value.items) == 1:
         return as_expr(value.items[0], text)
@@ -146,19 +146,19 @@ def as_expr(value: Value, text: str = "") -> Expr:
     return Name(text or "?", "unknown")
 
 
-def is_opaque(value: Operation) -> bool:
+def is_opaque(value: Arithmetic) -> bool:
     """Return whether an expression contains something that cannot be computed."""
     for one in value.operands:
         if isinstance(one, Name) and one.kind == "unknown":
             return True
-        if isinstance(one, Operation) and is_opaque(one):
+        if isinstance(one, Arithmetic) and is_opaque(one):
             return True
     return value.operator.startswith(("call ", "real +", "real -", "real *"))
 
 
 def literal_in(value: Expr) -> int | None:
     """Return the number that one branch of a choice gives, such as the default of a program's argument."""
-    if isinstance(value, Operation) and value.operator == "?:":
+    if isinstance(value, Arithmetic) and value.operator == "?:":
         for one in value.operands[1:]:
             if (made := number(one)) is not None:
                 return made
@@ -170,7 +170,7 @@ def literal_in(value: Expr) -> int | None:
 def argument_list(value: Value) -> list[Value]:
     """Return the arguments in the array that `cudaLaunchKernel` takes."""
     items = value.items if isinstance(value, ListValue) else []
-    return [one.frame.variables.get(one.name) if isinstance(one, Reference) else one for one in items]
+    return [one.frame.variables.get(one.name) if isinstance(one, VariableReference) else one for one in items]
 
 
 def cluster_of(frame: Frame) -> Dim3 | None:

@@ -11,7 +11,7 @@ from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.frames import ListValue, Sizes, Value, as_expr
 from evokern.cuda_source.host.records import HostBuffer
 from evokern.cuda_source.host.tree import Node
-from evokern.cuda_source.host.values import Name, Operation, operation, whole
+from evokern.cuda_source.host.values import Arithmetic, Name, operation, whole
 
 SIZES = {
     "float": 4, "double": 8, "half": 2, "__half": 2, "int": 4, "char": 1, "__nv_bfloat16": 2, "nv_bfloat16": 2,
@@ -68,7 +68,7 @@ def replace_buffer(buffer: HostBuffer, **changes: Any) -> HostBuffer:
 def known_call(name: str, given: Sequence[Value]) -> Value:
     """Return the value of a call of a function of the standard library or of a common helper; None for others."""
     values = given[0].items if len(given) == 1 and isinstance(given[0], ListValue) else given
-    if not all(isinstance(one, int | float | Name | Operation) for one in values):
+    if not all(isinstance(one, int | float | Name | Arithmetic) for one in values):
         return None
     if name in ("min", "max", "fmin", "fmax", "Min", "Max", "MIN", "MAX") and len(values) >= 2:
         total = values[0]
@@ -79,8 +79,9 @@ def known_call(name: str, given: Sequence[Value]) -> Value:
         return operation("ceil_div", whole(values[0]), whole(values[1]))
     if len(values) == 1 and name in ("ceil", "ceilf"):
         return whole(values[0], up=True)
-    if len(values) == 1 and name in ("floor", "floorf", "trunc", "int64_t", "int32_t", "uint32_t", "size_t", "uint",
-                                     "uint64_t", "round", "lround"):  # fmt: skip
+    if len(values) == 1 and name in REAL_TYPES:
+        return operation("real", values[0])
+    if len(values) == 1 and (name in ("floor", "floorf", "trunc", "round", "lround") or type_size(name) is not None):
         return whole(values[0])
     return None
 
@@ -101,7 +102,7 @@ def tensor_call(name: str, written: str, given: Sequence[Value], node: Node) -> 
         extents = tuple(map(as_expr, shape.items)) if isinstance(shape, ListValue) else None
         if isinstance(shape, Sizes):
             extents = shape.buffer.shape
-        if isinstance(shape, int | Name | Operation):
+        if isinstance(shape, int | Name | Arithmetic):
             extents = (shape,)
         return HostBuffer("", "tensor", tree.line(node), shape=extents, dtype=dtype, zeroed=name == "zeros")
     return None

@@ -23,7 +23,7 @@ class ParameterNode:
 
 
 @dataclass(frozen=True, eq=False)
-class Function:
+class FunctionNode:
     """A function with a body."""
 
     name: str
@@ -54,10 +54,10 @@ class Structure:
 
 
 @dataclass
-class Program:
+class HostProgram:
     """Declarations of a file and its headers."""
 
-    functions: dict[str, list[Function]] = field(default_factory=dict)
+    functions: dict[str, list[FunctionNode]] = field(default_factory=dict)
     structures: dict[str, Structure] = field(default_factory=dict)
     types: dict[str, Node] = field(default_factory=dict)
     constants: dict[str, Node] = field(default_factory=dict)
@@ -65,13 +65,13 @@ class Program:
     ready: dict[str, str] = field(default_factory=dict)
 
     @property
-    def all_functions(self) -> Iterator[Function]:
+    def all_functions(self) -> Iterator[FunctionNode]:
         """Yield all functions."""
         for same in self.functions.values():
             yield from same
 
 
-def read_program(texts: Mapping[str, str]) -> Program:
+def read_program(texts: Mapping[str, str]) -> HostProgram:
     """Parse a program.
 
     Args:
@@ -79,7 +79,7 @@ def read_program(texts: Mapping[str, str]) -> Program:
     """
     preprocessor = Preprocessor(texts, _truth)
     preprocessor.run()
-    made = Program(macros=preprocessor.macros, ready=preprocessor.ready)
+    made = HostProgram(macros=preprocessor.macros, ready=preprocessor.ready)
     for file, text in preprocessor.ready.items():
         _declarations(made, tree.parse(text), file, (), "")
     made.macros = {name: macro for name, macro in preprocessor.macros.items() if preprocessor.numeric(name)}
@@ -100,7 +100,9 @@ def _truth(text: str) -> int | None:
         return None
 
 
-def _declarations(made: Program, node: Node, file: str, template: tuple[ParameterNode, ...], structure: str) -> None:
+def _declarations(
+    made: HostProgram, node: Node, file: str, template: tuple[ParameterNode, ...], structure: str
+) -> None:
     for child in tree.children(node):
         kind = child.type
         if kind == "template_declaration":
@@ -179,7 +181,7 @@ def function_parameters(node: Node | None) -> tuple[ParameterNode, ...]:
     return tuple(made)
 
 
-def _function(made: Program, node: Node, file: str, template: tuple[ParameterNode, ...], structure: str) -> None:
+def _function(made: HostProgram, node: Node, file: str, template: tuple[ParameterNode, ...], structure: str) -> None:
     body, declarator = tree.field(node, "body"), tree.field(node, "declarator")
     while declarator is not None and declarator.type != "function_declarator":
         inner = tree.field(declarator, "declarator")
@@ -196,14 +198,14 @@ def _function(made: Program, node: Node, file: str, template: tuple[ParameterNod
         tree.text(c) for c in tree.walk(body) if c.type in ("identifier", "type_identifier", "field_identifier")
     )
     launches = any(c.type == "kernel_call_syntax" for c in tree.walk(body))
-    function = Function(
+    function = FunctionNode(
         name, function_parameters(tree.field(declarator, "parameters")), template, body, file, tree.line(node),
         "__global__" in head, structure or scope, words | ({"<<<"} if launches else frozenset()),
     )  # fmt: skip
     made.functions.setdefault(name, []).append(function)
 
 
-def _structure(made: Program, node: Node, file: str, template: tuple[ParameterNode, ...]) -> None:
+def _structure(made: HostProgram, node: Node, file: str, template: tuple[ParameterNode, ...]) -> None:
     name, body = tree.field(node, "name"), tree.field(node, "body")
     if body is None:
         return

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from evokern.cuda_source.host import tree
-from evokern.cuda_source.host.evaluate import Evaluator
-from evokern.cuda_source.host.program import Function, Program, read_program
+from evokern.cuda_source.host.evaluate import HostEvaluator
+from evokern.cuda_source.host.program import FunctionNode, HostProgram, read_program
 from evokern.cuda_source.host.records import HostLaunch
-from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName, to_python
+from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName, to_python
 
 _LAUNCHING = frozenset(
     ("<<<", "cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cudaLaunchKernelEx", "cudaLaunchKernelExC")
@@ -30,15 +30,15 @@ def host_launches(texts: Mapping[str, str]) -> tuple[HostLaunch, ...]:
     """
     program = read_program(texts)
     roots = _roots(program)
-    views = {root: Evaluator(program, root).run() for root in roots}
+    views = {root: HostEvaluator(program, root).run() for root in roots}
     made: list[HostLaunch] = []
     for root, launches in views.items():
         symbolic = _structures(program, root, [one for others in views.values() for one in others])
-        made += Evaluator(program, root, symbolic).run() if symbolic else launches
+        made += HostEvaluator(program, root, symbolic).run() if symbolic else launches
     return tuple(made)
 
 
-def _roots(program: Program) -> list[Function]:
+def _roots(program: HostProgram) -> list[FunctionNode]:
     """Return the functions that launch a kernel, directly or through other functions."""
     functions = [one for one in program.all_functions if not one.kernel]
     found = [one for one in functions if one.words & _LAUNCHING]
@@ -49,7 +49,7 @@ def _roots(program: Program) -> list[Function]:
     return found[:_MOST_ROOTS]
 
 
-def _structures(program: Program, root: Function, launches: list[HostLaunch]) -> dict[str, TypeName]:
+def _structures(program: HostProgram, root: FunctionNode, launches: list[HostLaunch]) -> dict[str, TypeName]:
     """Return structure templates with their own parameters, for the template parameters of a function that get them."""
     made: dict[str, TypeName] = {}
     for one in root.template:
@@ -71,8 +71,10 @@ def expression(text: str) -> Expr | None:
     nodes = tree.expressions(text)
     if len(nodes) != 1 or nodes[0].has_error:
         return None
-    value = Evaluator(Program(), Function("", (), (), nodes[0], "", 0, False, "", frozenset())).value(nodes[0])
-    return value if isinstance(value, int | float | Name | Operation) else None
+    value = HostEvaluator(HostProgram(), FunctionNode("", (), (), nodes[0], "", 0, False, "", frozenset())).value(
+        nodes[0]
+    )
+    return value if isinstance(value, int | float | Name | Arithmetic) else None
 
 
 def translated(
@@ -104,8 +106,10 @@ def template_arguments(text: str) -> tuple[Expr | TypeName, ...]:
     """Return template arguments that are written as text, such as `float, 128`."""
     found = [n for n in tree.walk(tree.parse(f"void f() {{ k<{text}>(0); }}")) if n.type == "template_argument_list"]
     values = (
-        Evaluator(Program(), Function("", (), (), found[0], "", 0, False, "", frozenset())).arguments(found[0])
+        HostEvaluator(HostProgram(), FunctionNode("", (), (), found[0], "", 0, False, "", frozenset())).arguments(
+            found[0]
+        )
         if found
         else ()
     )
-    return tuple(v if isinstance(v, int | Name | Operation | TypeName) else TypeName(text) for v in values)
+    return tuple(v if isinstance(v, int | Name | Arithmetic | TypeName) else TypeName(text) for v in values)

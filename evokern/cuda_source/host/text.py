@@ -1,4 +1,4 @@
-"""Preprocessing of host code for the parser: inactive branches are blanked, macros that are no numbers expanded."""
+"""Preprocessing of host code for the parser: inactive branches become blank, and macros are expanded."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Preprocessor:
                 self._directive(token, stream.line(token.start), file, active)
                 pieces.append(_blank(token.text))
             elif all(branch[0] for branch in active):
-                if token.text == "{" and index > 2 and "dim3" in (tokens[index - 2].text, tokens[index - 3].text):
-                    if tokens[index - 1].kind == "word":
-                        pieces.append("=")  # the grammar takes `dim3 grid{unsigned(n)}` for a function
+                before = [one.text for one in tokens[max(0, index - 3) : max(0, index - 1)]]
+                if token.text == "{" and "dim3" in before and tokens[index - 1].kind == "word":
+                    pieces.append("=")  # the grammar takes `dim3 grid{unsigned(n)}` for a function
                 text, end = self._expanded(stream, index, frozenset(), 0)
                 original = stream.text[token.start : tokens[end].end]
                 pieces.append(text + "\n" * (original.count("\n") - text.count("\n")) if end > index else text)

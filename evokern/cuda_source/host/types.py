@@ -13,10 +13,10 @@ from evokern.cuda_source.host.frames import (
     FunctionValue,
     Value,
 )
-from evokern.cuda_source.host.program import Function, Program
+from evokern.cuda_source.host.program import FunctionNode, HostProgram
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
-from evokern.cuda_source.host.values import Expr, Name, Operation, TypeName
+from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName
 
 
 class TypeEvaluator:
@@ -28,7 +28,7 @@ class TypeEvaluator:
         templates: template parameter → value; parameters without one stand for themselves.
     """
 
-    def __init__(self, program: Program, root: Function, templates: dict[str, Value] | None = None) -> None:
+    def __init__(self, program: HostProgram, root: FunctionNode, templates: dict[str, Value] | None = None) -> None:
         self.program = program
         self.root = root
         self.launches: list[HostLaunch] = []
@@ -40,7 +40,7 @@ class TypeEvaluator:
         self._guards: list[Expr] = []
         self._checks: list[Expr] = []
         self._types: dict[str, tuple[str, ...]] = {}
-        self._busy: list[Function] = [root]
+        self._busy: list[FunctionNode] = [root]
 
         self._extents: dict[str, HostBuffer] = {}
         self._ranks: dict[str, HostBuffer] = {}
@@ -63,7 +63,7 @@ class TypeEvaluator:
         if name in self.program.constants:
             node = self.program.constants[name]
             value = None if self._depth > DEEPEST else self._deeper(lambda: self._evaluate(node, Frame("")))
-            if isinstance(value, int | float | Name | Operation):
+            if isinstance(value, int | float | Name | Arithmetic):
                 return Name(name, "constant", value)
             return value
         if name in self.program.functions:
@@ -84,7 +84,7 @@ class TypeEvaluator:
             return Name(name, "macro")
         nodes = tree.expressions(self.program.macros[name].body)
         value = self._deeper(lambda: self._evaluate(nodes[0], Frame(""))) if len(nodes) == 1 else None
-        return Name(name, "macro", value if isinstance(value, int | float | Name | Operation) else None)
+        return Name(name, "macro", value if isinstance(value, int | float | Name | Arithmetic) else None)
 
     def _of_qualified_identifier(self, node: Node, frame: Frame) -> Value:
         scope, name = tree.field(node, "scope"), tree.field(node, "name")

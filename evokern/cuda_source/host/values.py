@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Expr: TypeAlias = "int | float | Name | Operation"
+Expr: TypeAlias = "int | float | Name | Arithmetic"
 """A number, a name, or an operation on them."""
 
 
@@ -19,21 +19,26 @@ class Name:
     text: str
     """Name as written, such as `n`, `BLOCK_M` or `q.size(0)`."""
     kind: str
-    """`parameter` (of the host function), `template` (a template parameter that is a number), `macro`, `constant`
-    (initialised in the file), `extent` (of a tensor), `local` (a variable that cannot be computed), `unknown`."""
+    """Kind of the name.
+
+    `parameter` is one of the host function, and `template` a template parameter that is a number. `constant` has a
+    value in the file. `extent` is one of a tensor. `local` is a variable that cannot be computed. The others are
+    `macro` and `unknown`."""
     value: Expr | None = None
     """Value in the file: of a macro or constant; of a local, a number that it has in the file. None if unknown."""
     scope: str = ""
-    """Function or structure that declares the name; empty at file scope."""
+    """FunctionNode or structure that declares the name; empty at file scope."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Arithmetic:
     """An operation on expressions."""
 
     operator: str
-    """A C operator, `?:`, `ceil_div`, `min`, `max`, `real` (conversion to a floating-point number), `real/` (division
-    of such numbers), or `call NAME` of a function that is not known."""
+    """A C operator, `?:`, `ceil_div`, `min` or `max`.
+
+    `real` converts to a floating-point number, and `real/` divides such numbers. `call NAME` calls an unknown
+    function."""
     operands: tuple[Expr, ...]
 
 
@@ -81,14 +86,14 @@ def operation(symbol: str, *operands: Expr) -> Expr:
         return operands[1] if operands[0] else operands[2]
     if symbol == "?:" and operands[1] == operands[2]:
         return operands[1]
-    if symbol == "?:" and isinstance(operands[0], Operation) and operands[0].operator in _OPPOSITE:
+    if symbol == "?:" and isinstance(operands[0], Arithmetic) and operands[0].operator in _OPPOSITE:
         compared = operands[0].operands
         smaller, larger = operands[0].operator in ("<", "<="), operands[0].operator in (">", ">=")
         if (smaller or larger) and set(map(repr, compared)) == set(map(repr, operands[1:])):
             return operation("min" if smaller == (compared == operands[1:]) else "max", *compared)
-    if symbol == "!" and isinstance(operands[0], Operation) and operands[0].operator in _OPPOSITE:
-        return Operation(_OPPOSITE[operands[0].operator], operands[0].operands)
-    if symbol == "real" and isinstance(operands[0], Operation) and operands[0].operator in ("real", "real/"):
+    if symbol == "!" and isinstance(operands[0], Arithmetic) and operands[0].operator in _OPPOSITE:
+        return Arithmetic(_OPPOSITE[operands[0].operator], operands[0].operands)
+    if symbol == "real" and isinstance(operands[0], Arithmetic) and operands[0].operator in ("real", "real/"):
         return operands[0]
     if symbol in ("+", "-", "*", "/") and any(map(is_real, operands)):
         return _real(symbol, operands)
@@ -124,46 +129,48 @@ def _shorter(symbol: str, operands: tuple[Expr, ...]) -> Expr:
             return operation("ceil_div", above, b)
         if symbol in ("min", "max", "&&", "||") and a == b:
             return a
-        if isinstance(b, int) and isinstance(a, Operation) and len(a.operands) == 2:
+        if isinstance(b, int) and isinstance(a, Arithmetic) and len(a.operands) == 2:
             inner = a.operands[1]
             if isinstance(inner, int) and symbol in ("+", "*") and a.operator == symbol:
                 return operation(symbol, a.operands[0], operation(symbol, inner, b))
             if isinstance(inner, int) and symbol == "-" and a.operator == "+":
                 return operation("+", a.operands[0], inner - b)
-    return Operation(symbol, operands)
+    return Arithmetic(symbol, operands)
 
 
 def is_real(value: Expr) -> bool:
     """Return whether a value is a floating-point number."""
-    return isinstance(value, float) or (isinstance(value, Operation) and value.operator in ("real", "real/"))
+    return isinstance(value, float) or (isinstance(value, Arithmetic) and value.operator in ("real", "real/"))
 
 
 def _real(symbol: str, operands: tuple[Expr, ...]) -> Expr:
     """Return arithmetic on floating-point numbers; factors of 1.0 only convert."""
-    plain = tuple(one.operands[0] if isinstance(one, Operation) and one.operator == "real" else one for one in operands)
+    plain = tuple(
+        one.operands[0] if isinstance(one, Arithmetic) and one.operator == "real" else one for one in operands
+    )
     if all(isinstance(one, int | float) for one in plain) and len(plain) == 2:
         a, b = (float(one) for one in plain)  # type: ignore[arg-type]
         if symbol == "/" and not b:
-            return Operation("real/", operands)
+            return Arithmetic("real/", operands)
         return {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else 0.0}[symbol]
     whole = tuple(int(one) if isinstance(one, float) and one == int(one) else one for one in plain)
     if symbol == "/":
-        return Operation("real/", whole)
+        return Arithmetic("real/", whole)
     if any(isinstance(one, float) for one in whole) or any(
-        isinstance(o, Operation) and o.operator == "real/" for o in whole
+        isinstance(o, Arithmetic) and o.operator == "real/" for o in whole
     ):
-        return Operation(f"real {symbol}", whole)
-    return Operation("real", (operation(symbol, *whole),))
+        return Arithmetic(f"real {symbol}", whole)
+    return Arithmetic("real", (operation(symbol, *whole),))
 
 
 def whole(value: Expr, up: bool = False) -> Expr:
     """Return a value converted to an integer: rounded down, or up."""
     if isinstance(value, float):
         return math.ceil(value) if up else int(value)
-    if isinstance(value, Operation) and value.operator == "real/":
+    if isinstance(value, Arithmetic) and value.operator == "real/":
         over, under = value.operands
         return operation("ceil_div" if up else "/", over, under)
-    if isinstance(value, Operation) and value.operator == "real":
+    if isinstance(value, Arithmetic) and value.operator == "real":
         return value.operands[0]
     return value
 
@@ -189,7 +196,7 @@ def _rounded_up(above: Expr, below: Expr) -> Expr | None:
 
 
 def _terms(value: Expr, sign: int) -> Iterator[tuple[int, Expr]]:
-    if isinstance(value, Operation) and value.operator in "+-" and len(value.operands) == 2:
+    if isinstance(value, Arithmetic) and value.operator in "+-" and len(value.operands) == 2:
         yield from _terms(value.operands[0], sign)
         yield from _terms(value.operands[1], sign if value.operator == "+" else -sign)
     else:
@@ -202,7 +209,7 @@ def number(value: object) -> int | None:
         return int(value)
     if isinstance(value, Name):
         return number(value.value) if value.value is not None else None
-    if isinstance(value, Operation):
+    if isinstance(value, Arithmetic):
         parts = [number(one) for one in value.operands]
         if value.operator == "?:" and parts[0] is not None:
             return parts[1] if parts[0] else parts[2]
@@ -219,7 +226,7 @@ def is_long(value: Expr) -> bool:
     while waiting and count <= _MOST_PARTS:
         one = waiting.pop()
         count += 1
-        if isinstance(one, Operation):
+        if isinstance(one, Arithmetic):
             waiting += one.operands
     return count > _MOST_PARTS
 
@@ -228,7 +235,7 @@ def names_in(value: object) -> Iterator[Name]:
     """Yield the names in an expression, in order."""
     if isinstance(value, Name):
         yield value
-    elif isinstance(value, Operation):
+    elif isinstance(value, Arithmetic):
         for one in value.operands:
             yield from names_in(one)
     elif isinstance(value, Dim3):
@@ -249,7 +256,7 @@ def substituted(value: Expr, values: Callable[[Name], Expr | None]) -> Expr:
     if isinstance(value, Name):
         made = values(value)
         return value if made is None else made
-    if isinstance(value, Operation):
+    if isinstance(value, Arithmetic):
         return operation(value.operator, *(substituted(one, values) for one in value.operands))
     return value
 
@@ -298,7 +305,7 @@ def _python(value: Expr, names: Callable[[Name], str | None], outer: int) -> str
 
 def text_of(value: object) -> str:
     """Return the C++ text of a value, for messages and template arguments."""
-    if isinstance(value, Operation):
+    if isinstance(value, Arithmetic):
         texts = [text_of(one) for one in value.operands]
         if value.operator == "?:":
             return f"({texts[0]} ? {texts[1]} : {texts[2]})"

@@ -16,12 +16,12 @@ from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
-from evokern.scaffold.file_launch import WHOLE
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import small_problems
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
+from evokern.scaffold.stated.launch import WHOLE
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
 

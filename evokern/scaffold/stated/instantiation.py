@@ -1,4 +1,4 @@
-"""Template arguments of a drafted kernel: types, genes, and fields of which the host code instantiates each value."""
+"""Template arguments of a drafted kernel: types, genes, and fields with the values that host code instantiates."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import CudaSource, KernelFunction, TemplateParameter
 from evokern.cuda_source.host import (
+    Arithmetic,
     Expr,
     HostLaunch,
     Name,
-    Operation,
     TypeName,
     number,
     template_arguments,
     text_of,
 )
-from evokern.scaffold.file_launch import FileLaunch
 from evokern.scaffold.genes.tunables import comments_on, values_of
 from evokern.scaffold.plan import DraftField, DraftGene
+from evokern.scaffold.stated.launch import StatedLaunch
 
 _LINES_OF_HEAD = 6
 """Maximum number of lines of a template's parameters above the name of its kernel."""
@@ -62,7 +62,7 @@ class Instantiation:
     """
 
     def __init__(
-        self, source: CudaSource, function: KernelFunction, wanted: str | None, launch: FileLaunch | None
+        self, source: CudaSource, function: KernelFunction, wanted: str | None, launch: StatedLaunch | None
     ) -> None:
         self._source = source
         self._function = function
@@ -181,7 +181,7 @@ class Instantiation:
         if isinstance(value, Name) and self._launch is not None:
             for view in self._launch.views:
                 bound = view.bindings.get(value.text)
-                if isinstance(bound, int | Name | Operation) and (known := number(bound)) is not None:
+                if isinstance(bound, int | Name | Arithmetic) and (known := number(bound)) is not None:
                     yield known
 
     def _gene(self, value: Expr, parameter: TemplateParameter, plain: str, unknown: str) -> str:
@@ -269,14 +269,14 @@ def _names(value: Expr) -> tuple[Name, ...]:
 
 
 def _whole(value: object) -> int | None:
-    return number(value) if isinstance(value, int | Name | Operation) else None
+    return number(value) if isinstance(value, int | Name | Arithmetic) else None
 
 
 def _compared(conditions: Sequence[Expr], value: int | None) -> Iterator[Name]:
     """Yield the host's numbers that conditions compare with a value."""
     for one in conditions:
         match one:
-            case Operation("==", (Name(kind="parameter" | "extent" | "local") as name, int() as other)) if (
+            case Arithmetic("==", (Name(kind="parameter" | "extent" | "local") as name, int() as other)) if (
                 other == value
             ):
                 yield name

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction
 from evokern.cuda_source.host import (
+    Arithmetic,
     Dim3,
     Expr,
     HostBuffer,
     HostLaunch,
     Name,
-    Operation,
     Pointer,
     names_in,
     number,
@@ -39,7 +39,7 @@ _MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
-class FileLaunch:
+class StatedLaunch:
     """A launch in the file, with what its callers state."""
 
     view: HostLaunch
@@ -54,7 +54,7 @@ class FileLaunch:
     """Name of a caller → name in the view."""
 
 
-def find_launch(source: CudaSource, entry: KernelFunction, wanted: str | None = None) -> FileLaunch | None:
+def find_launch(source: CudaSource, entry: KernelFunction, wanted: str | None = None) -> StatedLaunch | None:
     """Return the first launch whose arguments match the kernel's parameters, preferably in the file itself.
 
     Args:
@@ -76,13 +76,13 @@ def find_launch(source: CudaSource, entry: KernelFunction, wanted: str | None = 
     return _composed(launch, views, siblings)
 
 
-def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple[HostLaunch, ...]) -> FileLaunch:
+def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple[HostLaunch, ...]) -> StatedLaunch:
     """Return a launch with the expressions of the caller that states most about the buffers."""
     values: dict[Name, int] = {}
     aliases: dict[Name, Name] = {}
     best = max(views, key=_stated, default=None)
     if best is None or _stated(best) < _stated(launch):
-        return FileLaunch(launch, views, siblings, values, aliases)
+        return StatedLaunch(launch, views, siblings, values, aliases)
     replaced: dict[Name, Expr] = {}
     for parameter, value in best.given.items():
         name = launch.given.get(parameter)
@@ -90,7 +90,7 @@ def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple
             continue
         if isinstance(value, Name):
             aliases[value] = name
-        elif isinstance(value, Operation) and not any(n.kind == "unknown" for n in names_in(value)):
+        elif isinstance(value, Arithmetic) and not any(n.kind == "unknown" for n in names_in(value)):
             replaced[name] = value
         if (known := number(value)) is not None:
             values[name] = known
@@ -105,7 +105,7 @@ def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple
         theirs
         if isinstance(mine, Pointer)
         else changed(mine)
-        if isinstance(mine, int | float | Name | Operation)
+        if isinstance(mine, int | float | Name | Arithmetic)
         else mine
         for mine, theirs in zip(launch.arguments, best.arguments, strict=True)
     )
@@ -114,7 +114,7 @@ def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple
         arguments=arguments, requirements=(*map(changed, launch.requirements), *best.requirements),
         conditions=(*map(changed, launch.conditions), *best.conditions),
     )  # fmt: skip
-    return FileLaunch(view, views, siblings, values, aliases)
+    return StatedLaunch(view, views, siblings, values, aliases)
 
 
 def _stated(view: HostLaunch) -> int:
@@ -161,7 +161,7 @@ class LaunchReader:
 
     def __init__(
         self,
-        launch: FileLaunch,
+        launch: StatedLaunch,
         function: KernelFunction,
         names: Mapping[str, str],
         types: Mapping[str, str],
@@ -229,7 +229,7 @@ class LaunchReader:
         if made is not None:
             return made
         if name.kind in ("macro", "constant", "template", "unknown"):
-            if isinstance(name.value, Operation) and (text := to_python(name.value, self._python)):
+            if isinstance(name.value, Arithmetic) and (text := to_python(name.value, self._python)):
                 return f"({text})"
             value = number(name)
             plain = self._names.get(name.text, "")
@@ -274,7 +274,7 @@ class LaunchReader:
 
     def _plain_constants(self) -> None:
         """Keep the numbers of constants that are passed and divide another argument: sizes of tiles."""
-        divisors = {n for _, a in self._whole if isinstance(a, Operation) for n in _divisors(Dim3(a))}
+        divisors = {n for _, a in self._whole if isinstance(a, Arithmetic) for n in _divisors(Dim3(a))}
         for name in divisors:
             if self._is_open(name) and name.kind == "constant" and any(a == name for _, a in self._whole):
                 self._mapping[name] = str(number(name))
@@ -291,7 +291,7 @@ class LaunchReader:
             if isinstance(argument, Name) and self._is_open(argument):
                 self._add_field(argument, wanted)
             elif isinstance(argument, int) or (
-                isinstance(argument, Operation)
+                isinstance(argument, Arithmetic)
                 and number(argument) is not None
                 and not any(n.kind in _VARIABLE or self._gene(n) for n in names_in(argument))
             ):
@@ -299,7 +299,7 @@ class LaunchReader:
 
     def _other_fields(self) -> None:
         """Make fields of the variables in other expressions: of arguments, grid, shared memory and sizes."""
-        parts: list[object] = [a for _, a in self._whole if isinstance(a, Operation)]
+        parts: list[object] = [a for _, a in self._whole if isinstance(a, Arithmetic)]
         parts += [self._view.grid, self._view.block, self._view.shared]
         divisors = set(_divisors(self._view.grid))
         for name in [n for part in parts for n in names_in(part)]:
@@ -365,7 +365,7 @@ class LaunchReader:
         mark = self._mark(text)
 
         def divided(part: Expr) -> Expr:
-            if not isinstance(part, Operation):
+            if not isinstance(part, Arithmetic):
                 return part
             operands = tuple(map(divided, part.operands))
             if part.operator in ("ceil_div", "/"):
@@ -393,7 +393,7 @@ class LaunchReader:
     def _number(self, parameter: str, argument: object) -> str:
         wanted = self._field_name(parameter.upper())
         if (
-            isinstance(argument, Name | Operation)
+            isinstance(argument, Name | Arithmetic)
             and (made := to_python(argument, self._python))
             and (not made.isdigit() or argument in self._mapping)
         ):
@@ -405,7 +405,7 @@ class LaunchReader:
         """Yield the divisors that the host code checks, as far as genes occur in them."""
         for one in dict.fromkeys(self._view.requirements):
             match one:
-                case Operation("==", (Operation("%", (above, below)), 0)):
+                case Arithmetic("==", (Arithmetic("%", (above, below)), 0)):
                     over, under = to_python(above, self._python), to_python(below, self._python)
                     if over and under and over.startswith("p.") and "c." in under:
                         yield f"{over[2:].lower()}_multiple", f"divides({under}, {over})", "the host code checks it"
@@ -457,7 +457,7 @@ def _products(name: Name, extent: Expr) -> Sequence[Expr]:
 
 
 def _factors(value: Expr) -> Iterator[Expr]:
-    if isinstance(value, Operation) and value.operator == "*":
+    if isinstance(value, Arithmetic) and value.operator == "*":
         for one in value.operands:
             yield from _factors(one)
     else:
@@ -469,7 +469,7 @@ def _divisors(grid: Dim3) -> Iterator[Name]:
     waiting: list[Expr] = [grid.x, grid.y, grid.z]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, Operation):
+        if isinstance(one, Arithmetic):
             waiting += one.operands
             if one.operator in ("ceil_div", "/"):
                 yield from names_in(one.operands[1])
@@ -519,5 +519,5 @@ def _equalities(requirements: Sequence[Expr]) -> Iterator[tuple[Name, Expr]]:
     """Yield the extents that a check equates with others or with numbers."""
     for one in requirements:
         match one:
-            case Operation("==", (Name(kind="extent") as left, Name() | int() as right)) if left != right:
+            case Arithmetic("==", (Name(kind="extent") as left, Name() | int() as right)) if left != right:
                 yield left, right

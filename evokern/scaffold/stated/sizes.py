@@ -13,7 +13,7 @@ from evokern.scaffold.plan import DraftField, StatedSize
 def commented_sizes(
     source: CudaSource, function: KernelFunction, fields: Sequence[DraftField]
 ) -> dict[str, StatedSize]:
-    """Return the shapes in comments beside a kernel's pointers, such as `// [B, H, S, D]`, if all extents are fields.
+    """Return the shapes in comments next to a kernel's pointers, such as `// [B, H, S, D]`, if all extents are fields.
 
     Args:
         source: the file.

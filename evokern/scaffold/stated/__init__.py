@@ -1,0 +1,1 @@
+"""Statements of a CUDA file about a kernel: its launch, template arguments and sizes of buffers."""
