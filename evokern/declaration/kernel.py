@@ -42,6 +42,7 @@ from evokern.declaration.field_types import (
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.genes import Mutation as Mutation
 from evokern.declaration.genes import Parameter as Parameter
+from evokern.declaration.golden import Golden as Golden
 from evokern.declaration.kernel_files import KernelContent, KernelFile, kernel_files, outside_name
 from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
@@ -161,6 +162,9 @@ class Workload:
 
     The gate's `edges` inputs then include such values. The output must be NaN or an infinity where the reference is."""
 
+    golden: Golden | None = None
+    """Recorded inputs and outputs of one problem, which apply there instead of `reference`."""
+
     cpp_reference: bool = True
     """Whether `reference.h` contains the reference in plain C++.
 
@@ -177,7 +181,7 @@ class Workload:
             if getattr(self, required) is _undeclared:
                 raise KernelError(f"the workload declares no `{required}`; add a function of the problem")
         require(owner, self, dict.fromkeys(("tensors", "reference", "flops", "bytes"), FUNCTION))
-        require(owner, self, {"cpp_reference": FLAG})
+        require(owner, self, {"cpp_reference": FLAG, "golden": optional(one_of(Golden, "a Golden(…)"))})
         entries(owner, "tolerance", self.tolerance, _TOLERANCE)
         given = (self.nonfinite,) if isinstance(self.nonfinite, str) else self.nonfinite
         checked: dict[str, object] = {

@@ -17,7 +17,7 @@ from evokern.wording import command as command_line
     examples="""
     evokern init my_kernel.cu
     evokern init my_kernel.cu --entry 'reduce<float, 256>' --name reduce
-    evokern init tune_matmul.py --trust
+    evokern init tune_matmul.py --trust -- 4096
     evokern init convolution.json
     evokern init task.py --trust
     """,
@@ -31,6 +31,10 @@ def init(
             help="CUDA file with a __global__ function, Kernel Tuner script, T1 file, or KernelBench task.",
         ),
     ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the Kernel Tuner script.", show_default=False),
+    ] = None,
     entry: Annotated[
         str | None, typer.Option("--entry", metavar="NAME", help="Kernel to use if the file contains several.")
     ] = None,
@@ -64,7 +68,7 @@ def init(
     """
     from evokern.scaffold import scaffold
 
-    made = scaffold(file, Path.cwd(), name, entry, include, trust=trust)
+    made = scaffold(file, Path.cwd(), name, entry, include, trust=trust, arguments=arguments or ())
     if output.json:
         output.print_json({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
         return 0 if made.compiles else 1

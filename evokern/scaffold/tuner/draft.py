@@ -24,6 +24,7 @@ from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
+from evokern.scaffold.tuner.stated import require_outputs, with_stated
 
 VECTOR_PROBLEM = 1 << 12
 """Value of every field in the detection of vector lengths; every vector length divides it."""
@@ -72,8 +73,10 @@ def _draft(request: TunerRequest) -> Draft:
         expected=request.expected,
         notes=(*made.notes, *request.notes, *_dropped_options(request), *_untranslated(request)),
     )
+    made = with_stated(replace(made, same_as_default=True), request, function)
     for position in request.sums:
         made = _summed(made, function.parameters[position].name)
+    require_outputs(made.tensors, function)
     return made
 
 
@@ -96,7 +99,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
                 fields.append(DraftField(name, why="no macro or argument equals the tuner's problem size"))
                 literals[name] = size
             on_axis[axis] = f"p.{name}"
-    grid = tuple(_in_fields(extent, given, axis) for axis, extent in enumerate(_grid(request, on_axis)))
+    grid = tuple(_in_fields(extent, {**literals, **given}, axis) for axis, extent in enumerate(_grid(request, on_axis)))
     while len(grid) > 1 and grid[-1] in ("1", "ceil_div(1, 1)"):
         grid = grid[:-1]
     block = tuple(_extent(request, axis) for axis in range(3))
@@ -107,7 +110,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
     macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
     plan = Plan(
-        entry=function.name if function.extern_c else function.qualified,
+        entry=_entry(request, function),
         genes=genes,
         fields=tuple(fields),
         arguments=arguments,
@@ -120,6 +123,16 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         constants=constants_of(text, {}),
     )
     return KernelReading(function, plan, text, "the tuner", "", literals)
+
+
+def _entry(request: TunerRequest, function: KernelFunction) -> str:
+    """Return the kernel's name with its template arguments, in which a parameter is a field of a format string."""
+    if not request.template:
+        return function.name if function.extern_c else function.qualified
+    text = request.template.replace("{", "{{").replace("}", "}}")
+    names = "|".join(map(re.escape, request.parameters)) or "$^"
+    text = re.sub(rf"\b({names})\b", r"{c.\1}", text)
+    return f"{function.qualified}<{text}>"
 
 
 def _options(request: TunerRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -156,11 +169,12 @@ def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
 
 
 def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
-    """Replace field values in an expression with fields; of two fields with the same value, use the axis's field."""
-    for number in set(given.values()):
+    """Replace field values in an expression with fields; of several fields with one value, use the axis's field."""
+    for number in {value for value in given.values() if value >= LEAST_SIZE}:
         fitting = [name for name, value in given.items() if value == number]
         named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
-        text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"p.{(named or fitting)[0]}", text)
+        chosen = named[0] if named else fitting[min(axis, len(fitting) - 1)]
+        text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"p.{chosen}", text)
     return text
 
 
@@ -196,7 +210,7 @@ def _arguments(
             raise SourceError(f"{function.signature}: the tuner passes {given} for {parameter.type} {name}")
         if parameter.pointer:
             arguments.append(DraftArgument(name, given.dtype, None))
-        elif given.dtype[0] in "iu" and parameter.base in WHOLE:
+        elif given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template):
             field = name.upper()
             fields.append(DraftField(field))
             literals[field] = int(given.value or 0)

@@ -1,0 +1,287 @@
+"""What a tuner's input states about buffers: sizes, roles, ranges, and the correct results of its own problem."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from evokern.cuda_source import KernelFunction
+from evokern.declaration.golden import OUTPUT
+from evokern.errors import SourceError
+from evokern.scaffold.draft import Draft
+from evokern.scaffold.infer import size_of
+from evokern.scaffold.plan import DraftTensor, Plan
+from evokern.scaffold.probe import Prober
+from evokern.scaffold.problems import LIMIT
+from evokern.scaffold.reading import DRAFTED_FOR
+from evokern.scaffold.tuner.arithmetic import over_genes
+from evokern.scaffold.tuner.request import TunerArgument, TunerRequest
+
+GOLDEN_FILE = "golden.npz"
+"""File with the values of a script's call, next to `kernel.py`."""
+MOST_SMALL = 1 << 17
+"""Maximum number of elements of all buffers at a small problem that is scaled down from the file's problem."""
+TRIED = 6
+"""Number of configurations that must be clean at a small problem."""
+RTOL = 1e-5
+"""Relative tolerance of `numpy.allclose`, with which Kernel Tuner compares results."""
+_GUESSED = {"f64": 1e-10, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2}
+"""Tolerance between candidates if the file states none."""
+
+
+def with_stated(made: Draft, request: TunerRequest, function: KernelFunction) -> Draft:
+    """Return a draft with the sizes, roles, ranges and results that the tuner's input states.
+
+    Args:
+        made: draft from runs on the simulator.
+        request: the tuner's input.
+        function: the kernel.
+    """
+    given = _by_name(request, function)
+    const = {parameter.name for parameter in function.parameters if parameter.const}
+    notes = [note for note in made.notes if "roles, shapes and launch are guesses" not in note]
+    sized = [_sized(made, tensor, given.get(tensor.name), request, notes) for tensor in made.tensors]
+    tensors = tuple(_with_role(t, given.get(t.name), request, function, const) for t, _ in sized)
+    made = replace(made, tensors=tensors, notes=tuple(notes))
+    if not all(known for _, known in sized):
+        made = _fixed(made)
+    made = _with_small_problems(made)
+    made = replace(made, tolerance={t.name: _tolerance(t, request) for t in tensors if t.role in ("output", "inout")})
+    return _with_golden(made, request, given)
+
+
+def _by_name(request: TunerRequest, function: KernelFunction) -> dict[str, TunerArgument]:
+    pairs = zip(function.parameters, request.arguments, strict=True)
+    names = {p.name or a.name or f"argument{at}": a for at, (p, a) in enumerate(pairs)}
+    return {**names, **request.constants}
+
+
+def _sized(
+    made: Draft, tensor: DraftTensor, given: TunerArgument | None, request: TunerRequest, notes: list[str]
+) -> tuple[DraftTensor, bool]:
+    """Return a buffer with the stated size, and whether fields explain it."""
+    if given is None or given.shape is None:
+        return tensor, True
+    stated, found = prod(given.shape), size_of(tensor, made.plan, made.study, LIMIT)
+    written = tensor.role in ("output", "inout")
+    span = "" if given.span is None or tensor.dtype[0] in "iu" or tensor.extra else _span(given.span)
+    tensor = replace(tensor, extra=tensor.extra or span)
+    if stated == found and not tensor.why.startswith("the kernel did not run"):
+        return replace(tensor, why=_without_size_doubts(tensor.why)), True
+    text = _in_fields(given.size, request, made.plan)
+    if text and made.plan.value(text, made.plan.defaults, made.study) == stated:
+        return replace(tensor, shape=(text,), why=_without_size_doubts(tensor.why)), True
+    if found < stated <= 2 * found and not written:
+        shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
+        return replace(tensor, shape=(f"{shape} + {stated - found}",), why=""), True
+    if found < stated and not tensor.why.startswith(("the kernel did not run", "no run accesses")):
+        verb = "written" if written else "read"
+        notes.append(
+            f"kernel.py: the tuner passes {stated:,} elements for {tensor.name}; in runs, at most {found:,} are {verb}"
+        )
+        return replace(tensor, why=_without_size_doubts(tensor.why)), True
+    return replace(tensor, shape=tuple(map(str, given.shape)), why=""), False
+
+
+def _without_size_doubts(why: str) -> str:
+    doubts = ("unknown size:", "the smallest product of fields")
+    return "; ".join(part for part in why.split("; ") if not part.startswith(doubts))
+
+
+def _span(span: tuple[float, float]) -> str:
+    low, high = span
+    if low == high:
+        return ""
+    return f"span=({low!r}, {high!r}), scale={(high - low) / 4:.4g}"
+
+
+def _in_fields(size: str, request: TunerRequest, plan: Plan) -> str:
+    """Return the expression of a stated size over the fields of the problem, or an empty text."""
+    if "ProblemSize" not in size:
+        return ""
+    extents = [re.search(r"p\.\w+", extent) for extent in plan.grid]
+    axes = [found[0] if found else "" for found in extents]
+
+    def axis(match: re.Match[str]) -> str:
+        at = int(match[1])
+        return f"axis_{at}" if at < len(axes) and axes[at] else "unknown"
+
+    text = re.sub(r"ProblemSize\[(\d)\]", axis, size)
+    text = re.sub(r"\bmax\((\w+)\)", lambda m: str(max(request.parameters.get(m[1], (m[0],)))), text)
+    return over_genes(text, [gene.name for gene in plan.genes], {f"axis_{at}": one for at, one in enumerate(axes)}) or ""
+
+
+def _with_role(
+    tensor: DraftTensor,
+    given: TunerArgument | None,
+    request: TunerRequest,
+    function: KernelFunction,
+    const: set[str],
+) -> DraftTensor:
+    """Return a buffer with the stated role; if runs contradict it, with both."""
+    if given is None or given.shape is None or tensor.role == "constant":
+        return tensor
+    seen = tensor.role
+    ran = not tensor.why.startswith(("the kernel did not run", "no run accesses"))
+    if request.answers or request.sums:
+        position = next(at for at, one in enumerate(request.arguments) if one is given)
+        compared = position in request.answers or position in request.sums
+        if compared and seen == "input" and tensor.name not in const:
+            return replace(tensor, role="output", why="the script compares it" + ("; no run writes it" if ran else ""))
+        if not compared and seen == "output":
+            return replace(tensor, role="workspace", why="the script does not compare it")
+        return tensor
+    stated = given.role
+    if not stated or stated == seen or (stated == "input" and seen == "input"):
+        return replace(tensor, why="") if stated and stated == seen else tensor
+    if tensor.name in const:
+        return replace(tensor, role="input", why=f"const in the kernel; the file states {stated}")
+    if not ran:
+        return replace(tensor, role=stated, why="")
+    if stated == "input" or (stated == "output" and "read before" in tensor.why):
+        return replace(tensor, why=f"the file states {stated}, but runs show {seen}")
+    if stated == "output" and seen == "inout":
+        return replace(tensor, why=f"the file states that it is only written; {tensor.why}")
+    return replace(tensor, role=stated, why="" if seen == "output" else f"the file states {stated}; no run writes it")
+
+
+def _fixed(made: Draft) -> Draft:
+    """Return a draft for the file's own problem only, because its sizes do not follow from fields."""
+    fields = tuple(
+        field if field.choices else replace(field, choices=(made.study[field.name],), default=made.study[field.name])
+        for field in made.plan.fields
+    )
+    note = "kernel.py: the sizes of buffers do not follow from the problem's numbers, so only the file's problem is valid"
+    return replace(made, plan=replace(made.plan, fields=fields), small=(), notes=(*made.notes, note))
+
+
+def _tolerance(tensor: DraftTensor, request: TunerRequest) -> tuple[float, float, str]:
+    """Return the tolerance of an output, and why it is a guess."""
+    if tensor.dtype[0] in "iu":
+        return 0.0, 0.0, ""
+    if request.atol is not None and (request.answers or request.sums):
+        return request.atol, RTOL, ""
+    found = _GUESSED.get(tensor.dtype, 1e-4)
+    return found, found, "difference between correct candidates"
+
+
+def _with_small_problems(made: Draft) -> Draft:
+    """Return a draft whose small problems are clean for several configurations.
+
+    A problem with tails may be clean only for the default configuration. The file's own problem, scaled down by powers
+    of two, keeps its divisors.
+    """
+    plan = made.plan
+    free = [field for field in plan.fields if not field.choices]
+    if not free or made.compile_error:
+        return made
+    prober = Prober(made.source, DRAFTED_FOR)
+    configs = list(_configurations(plan))
+    tried = [*made.small, *_scaled(made)]
+    sound = [problem for problem in tried if all(_clean(prober, made, problem, config) for config in configs)]
+    return replace(made, small=tuple(sound[:2])) if sound else made
+
+
+def _scaled(made: Draft) -> Iterator[dict[str, int]]:
+    """Yield the file's problem, scaled down until its buffers are small."""
+    free = [field.name for field in made.plan.fields if not field.choices]
+    for least in (128, 256, 64, 512):
+        problem = dict(made.study)
+        while True:
+            largest = max(free, key=lambda name: problem[name])
+            total = sum(size_of(t, made.plan, problem, LIMIT) for t in made.tensors)
+            if total <= MOST_SMALL and problem[largest] <= least:
+                break
+            if problem[largest] < 2 or (total <= MOST_SMALL and problem[largest] % 2):
+                break
+            problem[largest] //= 2
+        yield problem
+
+
+def _configurations(plan: Plan) -> Iterator[dict[str, int | str]]:
+    """Yield the default configuration, and feasible ones with other values of each gene."""
+    yield plan.defaults
+    found = 1
+    conditions = [text for _, text, _ in plan.constraints if "p." not in text]
+    ends = [(gene.name, value) for end in (-1, 0) for gene in plan.genes if (value := gene.values[end]) != gene.default]
+    for name, value in ends:
+        config = {**plan.defaults, name: value}
+        threads = prod(plan.extents(plan.block, config, {field.name: 64 for field in plan.fields}))
+        if 32 <= threads <= 1024 and all(plan.value(text, config, {}) for text in conditions):
+            yield config
+            found += 1
+        if found == TRIED:
+            return
+
+
+def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration stays inside the buffers and writes all outputs; True if a limit stops the run."""
+    try:
+        held = all(
+            made.plan.value(text, config, problem) for _, text, _ in made.plan.constraints if text.startswith("divides")
+        )
+    except (ArithmeticError, AttributeError):
+        held = True
+    if not held:
+        return True
+    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
+    run = prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
+    if run.finding is None and not run.ok:
+        return "cannot be run" in run.why or "did not end" not in run.why
+    return run.ok and all(
+        run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output"
+    )
+
+
+def _size_at(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> int:
+    return prod(plan.value(axis.replace("INDEX_LIMIT", str(LIMIT)), config, problem) for axis in tensor.shape)
+
+
+def _with_golden(made: Draft, request: TunerRequest, given: Mapping[str, TunerArgument]) -> Draft:
+    """Return a draft with the script's arrays and expected results, if they are known."""
+    if not request.arrays:
+        return made
+    import numpy
+
+    positions = {name: at for at, one in enumerate(request.arguments) for name, other in given.items() if other is one}
+    values: dict[str, Any] = {}
+    with numpy.load(io.BytesIO(request.arrays)) as arrays:
+        for tensor in made.tensors:
+            shape = tuple(made.plan.value(axis, made.plan.defaults, made.study) for axis in tensor.shape)
+            at = positions.get(tensor.name)
+            if tensor.role in ("input", "inout", "constant"):
+                own = arrays[f"constant_{tensor.name}" if at is None else f"argument{at}"].reshape(-1)
+                values[tensor.name] = own[: prod(shape)]
+            if tensor.role in ("output", "inout"):
+                if f"answer{at}" not in arrays:
+                    return _noted(made, f"the script expects no array for {tensor.name}, which the kernel writes")
+                values[OUTPUT + tensor.name] = arrays[f"answer{at}"].reshape(-1)[: prod(shape)]
+            for name in (tensor.name, OUTPUT + tensor.name):
+                if name in values and values[name].ndim == 1:
+                    if values[name].size != prod(shape):
+                        return _noted(made, f"its array for {tensor.name} has {values[name].size:,} elements")
+                    values[name] = values[name].reshape(shape)
+    file = io.BytesIO()
+    numpy.savez(file, **values)
+    problem = " ".join(f"{name}={value}" for name, value in made.study.items())
+    digest = hashlib.sha256(file.getvalue()).hexdigest()
+    return replace(made, golden=(problem, GOLDEN_FILE, digest), files={GOLDEN_FILE: file.getvalue()})
+
+
+def _noted(made: Draft, why: str) -> Draft:
+    return replace(made, notes=(*made.notes, f"kernel.py: the script's answer is not used: {why}"))
+
+
+def require_outputs(tensors: Sequence[DraftTensor], function: KernelFunction) -> None:
+    """Reject a kernel without outputs.
+
+    Raises:
+        SourceError: no buffer is written.
+    """
+    if not any(tensor.role in ("output", "inout") for tensor in tensors):
+        raise SourceError(f"{function.signature} writes none of its arguments at the tuner's problem; check the grid")
