@@ -170,7 +170,8 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     yield f"        flops=lambda p: {work},  # guess: one operation per output element"
     yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer is accessed once"
     small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
-    yield f"        small_problems=({small},),  # guess: several blocks, with tails"
+    if made.small:
+        yield f"        small_problems=({small},),  # guess: several blocks, with tails"
     yield from OPTIONAL_PARTS
     yield from ("    ),", ")")
 

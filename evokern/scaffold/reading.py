@@ -33,7 +33,7 @@ DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
 LARGEST_GENE = 1024
 """Maximum value of a macro that becomes a gene; larger values are problem sizes."""
-_REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
+REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
          "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     """
     function = _with_pointers(source, _function(source, wanted))
     site = find_launch(source, function)
-    plain = {*ELEMENT_TYPES, *WHOLE, *_REAL, *(one.name for one in function.template)}
+    plain = {*ELEMENT_TYPES, *WHOLE, *REAL, *(one.name for one in function.template)}
     for parameter in function.parameters:
         if parameter.base in UNSUPPORTED_TYPES:
             raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
@@ -70,7 +70,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     if not any(parameter.pointer for parameter in function.parameters):
         if values:
             raise _by_value(function, values[0])
-        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *_REAL}]
+        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *REAL}]
         if deduced:
             raise SourceError(
                 f"{function.signature}: the type of {deduced[0].name} is a template argument, but a drafted kernel "
@@ -271,7 +271,7 @@ def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapp
     parts = _split(given.removesuffix(">"))
     found = {p.name: part for p, part in zip(function.template, parts, strict=False) if p.type in ("typename", "class")}
     unknown = {found.get(p.base, p.base) for p in function.parameters}
-    unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in _REAL}
+    unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in REAL}
     options = tuple(f"-D{name}={value}" for name, value in defines.items())
     resolved = next(filter(None, (resolve.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
@@ -364,11 +364,11 @@ def _arguments(
             gene = names.get(argument, "")
             expression = gene if gene.startswith("c.") else f"p.{name.upper()}"
             yield DraftArgument(name, WHOLE[base], expression)
-        elif base in _REAL:
+        elif base in REAL:
             literal = re.fullmatch(r"([-+]?\d*\.?\d*(?:[eE][-+]?\d+)?)[fF]?", argument)
             number = {"true": "True", "false": "False"}.get(argument) or (literal and literal[1])
             value = (number or "True") if base == "bool" else str(float(number or 1.0))
-            yield DraftArgument(name, _REAL[base], value, "" if number else "the file's launch passes a variable")
+            yield DraftArgument(name, REAL[base], value, "" if number else "the file's launch passes a variable")
         else:
             raise _by_value(function, parameter)
 

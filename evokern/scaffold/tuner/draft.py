@@ -10,17 +10,18 @@ from itertools import islice, product
 from pathlib import Path
 
 from evokern.compile.accepted_options import split_options
-from evokern.cuda_source import CudaSource, KernelFunction, read
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction, read
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
+from evokern.scaffold import resolve
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
 from evokern.scaffold.launch_text import WHOLE
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import small_problems
-from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
+from evokern.scaffold.reading import DRAFTED_FOR, REAL, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
@@ -63,6 +64,7 @@ def _draft(request: TunerRequest) -> Draft:
             f"{function.signature} has {len(function.parameters)} parameters, but the tuner passes "
             f"{len(request.arguments)} arguments"
         )
+    request = _with_kernel_types(request, source, function)
     reading = _reading(request, source, function)
     reading = _with_whole_vectors(_with_sizes_as_fields(reading))
     made = from_reading(reading, known_launch=True)
@@ -78,6 +80,27 @@ def _draft(request: TunerRequest) -> Draft:
         made = _summed(made, function.parameters[position].name)
     require_outputs(made.tensors, function)
     return made
+
+
+def _with_kernel_types(request: TunerRequest, source: CudaSource, function: KernelFunction) -> TunerRequest:
+    """Return a request whose arguments have the types that the kernel takes; a note names each difference."""
+    template = {parameter.name for parameter in function.template}
+    unknown = {p.base for p in function.parameters} - template - {*ELEMENT_TYPES, *WHOLE, *REAL, "bool", "void"}
+    values = _default_configuration(request, source)
+    options = [*_options(request)[0], *(f"-D{name}={value}" for name, value in values.items())]
+    types = resolve.types(source.device_text, unknown, options, DRAFTED_FOR[0]) if unknown else {}
+    arguments, notes = [], []
+    for parameter, given in zip(function.parameters, request.arguments, strict=True):
+        base = types.get(parameter.base, parameter.base)
+        known = {**REAL, **WHOLE, **ELEMENT_TYPES}
+        wanted = known.get(base) if parameter.pointer else {**REAL, **WHOLE}.get(base)
+        same = wanted is None or wanted == given.dtype or (wanted[0] in "iu" and given.dtype[0] in "iu" and wanted[1:] == given.dtype[1:])
+        if not same and (given.shape is not None) == parameter.pointer:
+            name = parameter.name or given.name
+            notes.append(f"kernel.py: the tuner passes {given.dtype} for {name}, but the kernel takes {parameter.type} ({wanted})")
+            given = replace(given, dtype=wanted)
+        arguments.append(given)
+    return replace(request, arguments=tuple(arguments), notes=(*request.notes, *notes))
 
 
 def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction) -> KernelReading:
@@ -292,7 +315,7 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         others = [value for value in gene.values if value != gene.default][:3]
         runs = [prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True) for value in others]
         ran = [run for run in runs if run.ok]
-        launch = f"c.{gene.name}" in " ".join((*plan.grid, *plan.block))
+        launch = re.search(rf"\bc\.{re.escape(gene.name)}\b", " ".join((*plan.grid, *plan.block, plan.entry)))
         if ran and not launch and all(_extents(run) != _extents(base) for run in ran):
             moved.append(gene)
     if not moved:
@@ -307,11 +330,17 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         )
         for gene in moved
     )
+
+    def moved_in(text: str) -> str:
+        return re.sub(rf"\bc\.({'|'.join(map(re.escape, names))})\b", r"p.\1", text)
+
     kept = replace(
         plan,
         genes=tuple(gene for gene in plan.genes if gene.name not in names),
         fields=(*plan.fields, *fields),
         macros={**plan.macros, **{name: f"p.{name}" for name in names}},
+        shared=moved_in(plan.shared),
+        constraints=tuple((label, moved_in(text), why) for label, text, why in plan.constraints),
     )
     return replace(reading, plan=kept, literals={**reading.literals, **{g.name: int(g.default) for g in moved}})
 

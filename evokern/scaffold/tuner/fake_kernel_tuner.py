@@ -264,6 +264,8 @@ def _generated(generator: Any, parameters: dict[str, Any]) -> Any:
                 return unknown
     except Exception:  # the generator computes with the numbers
         return unknown
+    if "\n" not in with_names:
+        return unknown
     return {"text": with_names, "file": ""}
 
 

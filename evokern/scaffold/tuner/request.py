@@ -19,9 +19,11 @@ from evokern.scaffold.tuner.arithmetic import expressions, values_of
 DTYPES: Mapping[str, str] = {
     "float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
     "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "float": "f32", "double": "f64", "half": "f16",
-    "float2": "f32", "float4": "f32", "half2": "f16", "double2": "f64",
+    "int": "i32", "uint": "u32", "long": "i64", "ulong": "u64", "short": "i16", "char": "i8", "uchar": "u8",
 }  # fmt: skip
 """NumPy's and T1's type names → evokern's."""
+_WIDE = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint64"))
+"""Types whose last digit is not a number of elements."""
 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*", re.ASCII)
 
@@ -124,14 +126,14 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
             "the script generates its kernel source with a function whose text is not the same code with other "
             "numbers; write the text of one configuration to a file"
         )
-    if "\n" not in source["text"] and not source["file"]:
-        raise SourceError(f"the script's kernel source {source['text']!r} is neither code nor a file; correct the path")
     notes: list[str] = []
     restrictions = _restrictions(call.get("restrictions"), notes)
     if call.get("texmem_args"):
         raise SourceError(
             "the script uses textures (texmem_args), which evokern does not support; use a tensor instead"
         )
+    if source["text"].strip() and "\n" not in source["text"] and not source["file"]:
+        raise SourceError(f"the script's kernel source {source['text']!r} is neither code nor a file; correct the path")
     shared = _one(_plain((call.get("smem_args") or {}).get("size", 0), "smem_args", notes)) or 0
     answer = call.get("answer")
     arguments = tuple(_argument(item) for item in call.get("arguments") or ())
@@ -201,9 +203,11 @@ def _t1_request(whole: Any, path: Path) -> TunerRequest:
     arguments, constants = [], {}
     for item in kernel.get("Arguments", ()):
         shape = None
+        written = re.fullmatch(r"([a-z]+\d*?)([234]?)(?:_t)?", str(item["Type"]))
+        dtype = DTYPES.get(item["Type"]) or (DTYPES.get(written[1]) if written else None)
         if item["MemoryType"] == "Vector":
-            shape = (int(values_of(str(item["Size"]), names)[0]),)
-        dtype = DTYPES.get(item["Type"])
+            lanes = int(written[2] or 1) if written and item["Type"] not in _WIDE else 1
+            shape = (int(values_of(str(item["Size"]), names)[0]) * lanes,)
         if dtype is None:
             notes.append(f"kernel.py: T1 type {item['Type']!r} of {item.get('Name', 'an argument')} is taken as f32")
         made = TunerArgument(

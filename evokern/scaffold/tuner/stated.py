@@ -24,6 +24,15 @@ from evokern.scaffold.tuner.request import TunerArgument, TunerRequest
 
 GOLDEN_FILE = "golden.npz"
 """File with the values of a script's call, next to `kernel.py`."""
+OBSERVED = 8
+"""Number of blocks that run at the tuner's own problem, if smaller ones cannot be run."""
+_UNRUN = "the kernel did not run"
+MOST_VALUES = 32
+"""Number of configurations on which a divisor is tested."""
+MOST_BORDER = 1 << 10
+"""Maximum border of an image, in elements."""
+LEAST_EXTENT = 16
+"""Minimum number of a field that is an extent of a buffer."""
 MOST_SMALL = 1 << 17
 """Maximum number of elements of all buffers at a small problem that is scaled down from the file's problem."""
 TRIED = 6
@@ -44,15 +53,53 @@ def with_stated(made: Draft, request: TunerRequest, function: KernelFunction) ->
     """
     given = _by_name(request, function)
     const = {parameter.name for parameter in function.parameters if parameter.const}
+    made = _with_observed(made, given)
     notes = [note for note in made.notes if "roles, shapes and launch are guesses" not in note]
     sized = [_sized(made, tensor, given.get(tensor.name), request, notes) for tensor in made.tensors]
-    tensors = tuple(_with_role(t, given.get(t.name), request, function, const) for t, _ in sized)
+    unseen = {t.name for t in made.tensors if t.why.startswith((_UNRUN, "no run accesses"))}
+    tensors = tuple(_with_role(t, given.get(t.name), request, const, ran=t.name not in unseen) for t, _ in sized)
     made = replace(made, tensors=tensors, notes=tuple(notes))
     if not all(known for _, known in sized):
         made = _fixed(made)
+    made = _without_invented_rules(made)
     made = _with_small_problems(made)
     made = replace(made, tolerance={t.name: _tolerance(t, request) for t in tensors if t.role in ("output", "inout")})
     return _with_golden(made, request, given)
+
+
+def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
+    """Return a draft whose roles come from some blocks at the tuner's own problem, if no other run succeeded."""
+    plan = made.plan
+    if made.compile_error or not any(t.why.startswith(_UNRUN) for t in made.tensors):
+        return made
+    exact = {name: prod(one.shape) for name, one in given.items() if one.shape is not None}
+    run = Prober(made.source, DRAFTED_FOR).run(plan, made.study, limit=1, exact=exact, blocks=OBSERVED)
+    if not run.ok:
+        return made
+    tensors = []
+    for tensor in made.tensors:
+        touch = run.touches[tensor.name]
+        role = "input" if not touch.written else "inout" if touch.in_place else "output"
+        why = "read before it is written" if touch.in_place else "" if touch.extent else "no run accesses it"
+        tensors.append(replace(tensor, shape=(str(exact[tensor.name]),), role=role, why=why))
+    return replace(made, tensors=tuple(tensors), faults=())
+
+
+def _without_invented_rules(made: Draft) -> Draft:
+    """Return a draft without divisors from runs that exclude configurations which the tuner permits at its problem."""
+    plan, study = made.plan, made.study
+    configs = [{gene.name: gene.values[at % len(gene.values)] for gene in plan.genes} for at in range(MOST_VALUES)]
+
+    def holds(text: str) -> bool:
+        found = re.fullmatch(r"divides\((.+), (.+)\)", text)
+        units = [[plan.value(part, config, study) for part in found.groups()] for config in configs] if found else []
+        return all(unit and size % unit == 0 for unit, size in units)
+
+    rules = tuple(one for one in plan.constraints if not one[0].startswith("whole_") or holds(one[1]))
+    fields = tuple(
+        replace(field, multiple_of=1, why="") if study[field.name] % field.multiple_of else field for field in plan.fields
+    )
+    return replace(made, plan=replace(plan, constraints=rules, fields=fields))
 
 
 def _by_name(request: TunerRequest, function: KernelFunction) -> dict[str, TunerArgument]:
@@ -71,21 +118,34 @@ def _sized(
     written = tensor.role in ("output", "inout")
     span = "" if given.span is None or tensor.dtype[0] in "iu" or tensor.extra else _span(given.span)
     tensor = replace(tensor, extra=tensor.extra or span)
-    if stated == found and not tensor.why.startswith("the kernel did not run"):
+    if stated == found and not tensor.why.startswith(_UNRUN):
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
     text = _in_fields(given.size, request, made.plan)
     if text and made.plan.value(text, made.plan.defaults, made.study) == stated:
         return replace(tensor, shape=(text,), why=_without_size_doubts(tensor.why)), True
+    if text := _bordered(stated, made.plan, made.study):
+        return replace(tensor, shape=text, why=""), True
     if found < stated <= 2 * found and not written:
         shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
         return replace(tensor, shape=(f"{shape} + {stated - found}",), why=""), True
-    if found < stated and not tensor.why.startswith(("the kernel did not run", "no run accesses")):
+    if found < stated and not tensor.why.startswith((_UNRUN, "no run accesses")):
         verb = "written" if written else "read"
         notes.append(
             f"kernel.py: the tuner passes {stated:,} elements for {tensor.name}; in runs, at most {found:,} are {verb}"
         )
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
     return replace(tensor, shape=tuple(map(str, given.shape)), why=""), False
+
+
+def _bordered(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the extents of an image with a border, or of a product of fields, if they give a stated size."""
+    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    pairs = [(b, a) for at, a in enumerate(free) for b in free[at + 1 :]] + [(a, a) for a in free]
+    for margin in range(MOST_BORDER):
+        for pair in pairs:
+            if prod(study[name] + margin for name in pair) == stated:
+                return tuple(f"p.{name} + {margin}" if margin else f"p.{name}" for name in pair)
+    return ()
 
 
 def _without_size_doubts(why: str) -> str:
@@ -120,14 +180,14 @@ def _with_role(
     tensor: DraftTensor,
     given: TunerArgument | None,
     request: TunerRequest,
-    function: KernelFunction,
     const: set[str],
+    *,
+    ran: bool,
 ) -> DraftTensor:
     """Return a buffer with the stated role; if runs contradict it, with both."""
     if given is None or given.shape is None or tensor.role == "constant":
         return tensor
     seen = tensor.role
-    ran = not tensor.why.startswith(("the kernel did not run", "no run accesses"))
     if request.answers or request.sums:
         position = next(at for at, one in enumerate(request.arguments) if one is given)
         compared = position in request.answers or position in request.sums
@@ -181,10 +241,13 @@ def _with_small_problems(made: Draft) -> Draft:
     if not free or made.compile_error:
         return made
     prober = Prober(made.source, DRAFTED_FOR)
-    configs = list(_configurations(plan))
-    tried = [*made.small, *_scaled(made)]
-    sound = [problem for problem in tried if all(_clean(prober, made, problem, config) for config in configs)]
-    return replace(made, small=tuple(sound[:2])) if sound else made
+    default, *others = _configurations(plan)
+    tried = [problem for problem in (*made.small, *_scaled(made)) if _clean(prober, made, problem, default)]
+    held = [sum(_clean(prober, made, problem, config) for config in others) for problem in tried]
+    best = sorted(zip(held, range(len(tried)), tried, strict=True), key=lambda one: (-one[0], one[1]))
+    if not best:
+        return _fixed(made) if made.small else made
+    return replace(made, small=tuple(problem for count, _, problem in best[:2] if count == best[0][0]))
 
 
 def _scaled(made: Draft) -> Iterator[dict[str, int]]:
@@ -221,13 +284,9 @@ def _configurations(plan: Plan) -> Iterator[dict[str, int | str]]:
 
 def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
     """Return whether a configuration stays inside the buffers and writes all outputs; True if a limit stops the run."""
-    try:
-        held = all(
-            made.plan.value(text, config, problem) for _, text, _ in made.plan.constraints if text.startswith("divides")
-        )
-    except (ArithmeticError, AttributeError):
-        held = True
-    if not held:
+    divisions = [re.fullmatch(r"divides\((.+), (p\.\w+)\)", text) for _, text, _ in made.plan.constraints]
+    values = [[made.plan.value(part, config, problem) for part in one.groups()] for one in divisions if one]
+    if any(size % unit for unit, size in values):
         return True
     sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
     run = prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
