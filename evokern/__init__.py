@@ -5,7 +5,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
-from evokern.api import TrialCallback, evaluate, resume, search, tune
+from evokern.api import TrialCallback, evaluate, resume, search, tune, tune_kernel
 from evokern.cluster import RayRequest
 from evokern.declaration.bounds import (
     Count,
@@ -187,4 +187,5 @@ __all__ = [
     "resume",
     "search",
     "tune",
+    "tune_kernel",
 ]

@@ -112,6 +112,15 @@ def values_of(text: str, names: Mapping[str, Any] | None = None) -> tuple[Any, .
     return values
 
 
+def value_over(text: str, names: Mapping[str, Any]) -> Any:
+    """Evaluate arithmetic over names without executing it as code.
+
+    Raises:
+        ValueError: the text is not arithmetic.
+    """
+    return _value(ast.parse(text.strip(), mode="eval").body, names)
+
+
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     match node:
         case ast.Constant(value=value):

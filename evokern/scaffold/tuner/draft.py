@@ -53,8 +53,23 @@ def draft_of(request: TunerRequest) -> Draft:
         raise SourceError(f"an expression of the tuner's input has no value: {error}") from error
 
 
-def _draft(request: TunerRequest) -> Draft:
-    source = read(Path(request.file)) if request.file else read(textwrap.dedent(request.source) + "\n")
+def reading_of(request: TunerRequest) -> KernelReading:
+    """Return what a tuner's input states about its kernel, without runs.
+
+    Raises:
+        SourceError: as for `draft_of`.
+    """
+    try:
+        return _read(request)[1]
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise SourceError(f"an expression of the tuner's input has no value: {error}") from error
+
+
+def _read(request: TunerRequest) -> tuple[TunerRequest, KernelReading, CudaSource]:
+    if request.file:
+        source = read(Path(request.file), request.include)
+    else:
+        source = read(textwrap.dedent(request.source) + "\n", request.include)
     function = next((entry for entry in source.entries if entry.name == request.kernel), None)
     if function is None:
         known = ", ".join(entry.name for entry in source.entries) or "none"
@@ -65,9 +80,13 @@ def _draft(request: TunerRequest) -> Draft:
             f"{len(request.arguments)} arguments"
         )
     request = _with_kernel_types(request, source, function)
-    reading = _reading(request, source, function)
-    reading = _with_whole_vectors(_with_sizes_as_fields(reading))
-    made = from_reading(reading, known_launch=True)
+    return request, _reading(request, source, function), source
+
+
+def _draft(request: TunerRequest) -> Draft:
+    request, reading, source = _read(request)
+    function = reading.function
+    made = from_reading(_with_whole_vectors(_with_sizes_as_fields(reading)), known_launch=True)
     made = replace(
         made,
         launch_from="the tuner",

@@ -321,13 +321,22 @@ def _rules(call: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _keep_arrays(call: dict[str, Any], folder: Path) -> bool:
+def described_call(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call of `tune_kernel` as JSON: arrays by type, shape and range, and functions as arithmetic."""
+    parameters = {name: list(values) for name, values in dict(call.get("tune_params") or {}).items()}
+    described = {name: _described(value, parameters) for name, value in call.items() if name != "kernel_source"}
+    described |= _rules(call, parameters)
+    described["kernel_source"] = _source(call.get("kernel_source", ""), parameters)
+    return {**described, "folder": str(Path.cwd())}
+
+
+def _keep_arrays(call: dict[str, Any], folder: Path) -> None:
     """Write the arrays of a call with an `answer`: its arguments by position, constants by name, and the answer."""
     import numpy
 
     answer = call.get("answer")
     if not isinstance(answer, (list, tuple)):
-        return False
+        return
     arrays: dict[str, Any] = {}
     for what, items in (("argument", call.get("arguments") or ()), ("answer", answer)):
         arrays |= {f"{what}{at}": one for at, one in enumerate(items) if isinstance(one, numpy.ndarray)}
@@ -336,9 +345,8 @@ def _keep_arrays(call: dict[str, Any], folder: Path) -> bool:
     odd = any(type(one).__name__ in ("Drawn", "NotComputed") or one.dtype.kind not in "iufb" for one in arrays.values())
     expected = any(name.startswith("answer") for name in arrays)
     if odd or not expected or sum(one.nbytes for one in arrays.values()) > MOST_KEPT:
-        return False
+        return
     numpy.savez(folder / "arrays.npz", **{name: numpy.ascontiguousarray(one) for name, one in arrays.items()})
-    return True
 
 
 def main(script: str, folder: Path, entry: str, arguments: list[str]) -> int:
@@ -365,11 +373,8 @@ def main(script: str, folder: Path, entry: str, arguments: list[str]) -> int:
     if not call:
         print(json.dumps({"calls": finder.others, "status": status}))
         return EXITED if status else NO_CALL
-    parameters = {name: list(values) for name, values in dict(call.get("tune_params") or {}).items()}
-    described = {name: _described(value, parameters) for name, value in call.items() if name != "kernel_source"}
-    described |= _rules(call, parameters)
-    described["kernel_source"] = _source(call.get("kernel_source", ""), parameters)
-    described["kept"] = _keep_arrays(call, folder)
+    described = described_call(call)
+    _keep_arrays(call, folder)
     (folder / "call.json").write_text(json.dumps(described, default=str), encoding="utf-8")
     return 0
 

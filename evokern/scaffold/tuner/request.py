@@ -6,7 +6,7 @@ import ast
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -80,6 +80,8 @@ class TunerRequest:
     """`__constant__` array → its contents."""
     shared: str = "0"
     """Python text of the dynamic shared memory in bytes."""
+    include: tuple[Path, ...] = ()
+    """Folders of the source's own headers."""
     options: tuple[str, ...] = ()
     """Compiler options for the kernel."""
     sums: tuple[int, ...] = ()
@@ -162,7 +164,8 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         arguments=arguments,
         constants={name: _argument(item) for name, item in (call.get("cmem_args") or {}).items()},
         shared=str(shared),
-        options=tuple(str(option) for option in call.get("compiler_options") or ()),
+        include=tuple(_include_folders(call)),
+        options=tuple(_compiler_options(call)),
         sums=tuple(_summed(answer, arguments)),
         notes=tuple(notes),
         expected=_expected(answer),
@@ -333,6 +336,28 @@ def _argument(item: Any) -> TunerArgument:
     if isinstance(item, (int, float)):
         return TunerArgument("i32" if isinstance(item, int) else "f32", None, item)
     raise SourceError(f"the script passes an argument that is neither an array nor a number: {item}")
+
+
+def _compiler_options(call: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the compiler options without include folders, whose headers the draft contains."""
+    given = iter(map(str, call.get("compiler_options") or ()))
+    for option in given:
+        if option in ("-I", "--include-path"):
+            next(given, "")
+        elif not option.startswith(("-I", "--include-path=")):
+            yield option
+
+
+def _include_folders(call: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the folders of headers: those of the compiler options, and the script's own."""
+    own = Path(call.get("folder", "."))
+    given = iter(map(str, call.get("compiler_options") or ()))
+    for option in given:
+        if option in ("-I", "--include-path"):
+            yield own / next(given, "")
+        elif match := re.fullmatch(r"(?:-I|--include-path=)(.+)", option):
+            yield own / match[1]
+    yield own
 
 
 def _plain(given: Any, what: str, notes: list[str]) -> Any:

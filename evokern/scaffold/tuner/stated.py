@@ -33,9 +33,9 @@ MOST_BORDER = 1 << 10
 """Maximum border of an image, in elements."""
 LEAST_EXTENT = 16
 """Minimum number of a field that is an extent of a buffer."""
-MOST_SMALL = 1 << 17
+MOST_SMALL = 1 << 18
 """Maximum number of elements of all buffers at a small problem that is scaled down from the file's problem."""
-TRIED = 6
+TRIED = 5
 """Number of configurations that must be clean at a small problem."""
 RTOL = 1e-5
 """Relative tolerance of `numpy.allclose`, with which Kernel Tuner compares results."""
@@ -120,6 +120,8 @@ def _sized(
     tensor = replace(tensor, extra=tensor.extra or span)
     if stated == found and not tensor.why.startswith(_UNRUN):
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
+    if tensor.why.startswith("no run accesses"):
+        return replace(tensor, shape=(str(stated),)), True
     text = _in_fields(given.size, request, made.plan)
     if text and made.plan.value(text, made.plan.defaults, made.study) == stated:
         return replace(tensor, shape=(text,), why=_without_size_doubts(tensor.why)), True
@@ -128,7 +130,7 @@ def _sized(
     if found < stated <= 2 * found and not written:
         shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
         return replace(tensor, shape=(f"{shape} + {stated - found}",), why=""), True
-    if found < stated and not tensor.why.startswith((_UNRUN, "no run accesses")):
+    if found < stated and not tensor.why.startswith(_UNRUN):
         verb = "written" if written else "read"
         notes.append(
             f"kernel.py: the tuner passes {stated:,} elements for {tensor.name}; in runs, at most {found:,} are {verb}"
@@ -242,18 +244,21 @@ def _with_small_problems(made: Draft) -> Draft:
         return made
     prober = Prober(made.source, DRAFTED_FOR)
     default, *others = _configurations(plan)
-    tried = [problem for problem in (*made.small, *_scaled(made)) if _clean(prober, made, problem, default)]
+    tried: list[Mapping[str, int]] = []
+    for problem in (*made.small, *_scaled(made)):
+        if problem not in tried and _clean(prober, made, problem, default):
+            tried.append(problem)
     held = [sum(_clean(prober, made, problem, config) for config in others) for problem in tried]
     best = sorted(zip(held, range(len(tried)), tried, strict=True), key=lambda one: (-one[0], one[1]))
     if not best:
         return _fixed(made) if made.small else made
-    return replace(made, small=tuple(problem for count, _, problem in best[:2] if count == best[0][0]))
+    return replace(made, small=tuple(dict(problem) for count, _, problem in best[:2] if count == best[0][0]))
 
 
 def _scaled(made: Draft) -> Iterator[dict[str, int]]:
     """Yield the file's problem, scaled down until its buffers are small."""
     free = [field.name for field in made.plan.fields if not field.choices]
-    for least in (128, 256, 64, 512):
+    for least in (256, 128, 64):
         problem = dict(made.study)
         while True:
             largest = max(free, key=lambda name: problem[name])
