@@ -37,8 +37,29 @@ class Golden:
     """Digest of the file."""
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A reference whose values are not known to be correct."""
+
+    run: Outputs
+    """The reference."""
+    compared_with: str
+    """What its values are, in words."""
+
+    def __call__(self, problem: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.run(problem, inputs)
+
+
+def compared_with(reference: object) -> str:
+    """Return what candidates are compared with, in words; empty for a function that returns correct results."""
+    return str(getattr(reference, "compared_with", ""))
+
+
 class KernelReference(ABC):
     """A reference that needs the kernel itself, or that is expensive to compute at some problems."""
+
+    compared_with = ""
+    """What its values are, in words; empty if they are correct."""
 
     @abstractmethod
     def of(self, kernel: Kernel) -> KernelReference:
@@ -76,6 +97,9 @@ class _GoldenReference(KernelReference):
     def __init__(self, kernel: Kernel, golden: Golden, other: Outputs) -> None:
         self._problem, self._other = kernel.problem(golden.problem), other
         self._path, self._digest = kernel.folder / golden.file, golden.sha256
+        elsewhere = compared_with(other)
+        self.compared_with = f"the values of {golden.file} at {self._problem}"
+        self.compared_with += f", and {elsewhere} at other problems" if elsewhere else ""
 
     def of(self, kernel: Kernel) -> KernelReference:
         return self

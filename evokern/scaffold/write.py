@@ -63,7 +63,9 @@ def scaffold(
     name = kernel_name(path, root, name)
     text = _text_of(path)
     if arguments and not is_script(text):
-        raise UsageError(f"{path} is not a tuning script, so the arguments {' '.join(arguments)} have no use; omit them")
+        raise UsageError(
+            f"{path} is not a tuning script, so the arguments {' '.join(arguments)} have no use; omit them"
+        )
     if is_t1(text):
         return write(draft_of(from_t1(text, path)), name, path.name, root)
     if is_script(text):

@@ -23,6 +23,7 @@ from evokern.scaffold.tuner.fake_kernel_tuner import described_call
 from evokern.scaffold.tuner.request import TunerRequest, from_call
 from evokern.scaffold.tuner.stated import OBSERVED, RTOL
 from evokern.study.trial import Trial
+from evokern.tuning.arguments import TunedArgument
 from evokern.tuning.arrays import framework_of, number_of
 from evokern.tuning.marks import inout, out_like
 
@@ -77,7 +78,9 @@ def check_supported(call: Any) -> None:
         )
     for name in call.strategy_options or {}:
         if name not in ("max_fevals", "time_limit"):
-            raise UsageError(f"tune_kernel does not support the strategy option {name!r}; use max_fevals and time_limit")
+            raise UsageError(
+                f"tune_kernel does not support the strategy option {name!r}; use max_fevals and time_limit"
+            )
     if call.answer is not None and call.reference is not None:
         raise UsageError("tune_kernel got both answer and reference; pass one of them")
 
@@ -179,8 +182,8 @@ class _Translation:
 
     def _roles(self) -> dict[str, str]:
         """Return the roles of arrays, from some blocks of the default configuration at the given problem."""
-        sizes = {a.name: int(prod(self.arrays[at].shape)) for at, a in enumerate(self.plan.arguments)
-                 if self.arrays[at] is not None}  # fmt: skip
+        arrays = zip(self.plan.arguments, self.arrays, strict=True)
+        sizes = {argument.name: int(prod(array.shape)) for argument, array in arrays if array is not None}
         run = Prober(self.source, DRAFTED_FOR).run(self.plan, self.problem, limit=1, exact=sizes, blocks=OBSERVED)
         if not run.ok:
             raise UsageError(f"tune_kernel: the first configuration cannot be simulated: {run.why}")
@@ -209,7 +212,9 @@ class _Translation:
                 continue
             shape = getattr(self.arrays[at], "shape", None)
             if not framework_of(one) or shape is None or prod(one.shape) != prod(shape):
-                raise UsageError(f"answer[{at}] does not have the shape of arguments[{at}]; pass an array of that shape")
+                raise UsageError(
+                    f"answer[{at}] does not have the shape of arguments[{at}]; pass an array of that shape"
+                )
             expected.append(_wide(one).reshape(tuple(shape) or (1,)))
         return _Kept(*expected)
 
@@ -243,10 +248,12 @@ class DefaultOutputs:
         from evokern.tuning.arguments import arguments_of
 
         plan = made.plan
+        self.compared_with = "one configuration (no known result)"
         self._source, self._options = made.source, plan.defines(plan.defaults, made.problem)
         arguments = arguments_of(args, made.function, {}, read(made.source), made._kept())
-        self._tensors = {one.name: Tensor(one.dtype, one.shape, one.role) for one in arguments if one.role}
-        passed = tuple(one.name if one.role else Scalar(one.dtype, one.number) for one in arguments)
+        roles: Any = {one.name: one.role for one in arguments}
+        self._tensors = {one.name: Tensor(one.dtype, one.shape, roles[one.name]) for one in arguments if one.role}
+        passed: Any = tuple(one.name if one.role else _scalar(one) for one in arguments)
         entry = plan.entry_of(plan.defaults)
         grid, block = (plan.extents(texts, plan.defaults, made.problem) for texts in (plan.grid, plan.block))
         self._launch = Launch(entry, grid, block, passed, plan.value(plan.shared, plan.defaults, made.problem))
@@ -276,6 +283,11 @@ class DefaultOutputs:
         given = {name: torch.as_tensor(one).to(torch.float64).cpu() for name, one in zip(names, inputs, strict=True)}
         found = default_outputs.outputs(self._program(), [self._launch], self._tensors, given)
         return list(found.values())
+
+
+def _scalar(argument: TunedArgument) -> Scalar:
+    dtype: Any = argument.dtype
+    return Scalar(dtype, argument.number or 0)
 
 
 def results_of(trials: Sequence[Trial], metrics: Mapping[str, Any] | None) -> list[dict[str, Any]]:

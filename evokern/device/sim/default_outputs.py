@@ -32,6 +32,8 @@ class SameAsDefault(KernelReference):
     share is not found.
     """
 
+    compared_with = "the default candidate (no known result)"
+
     def __init__(self) -> None:
         self._kernel: Kernel | None = None
         self._programs: list[tuple[Rendered, SimulatedProgram]] = []  # few: one for each set of macros
@@ -111,7 +113,8 @@ def instructions(program: SimulatedProgram, launches: Sequence[Launch], tensors:
         result = program.launch(
             launch, buffers, memory, instruction_limit=MOST_INSTRUCTIONS, blocks=blocks, sanitize=False
         )
-        total += result.warp_instructions / len(blocks) * launch.blocks if result.completed else float("inf")
+        ended = result.completed or result.fatal is not None  # the run itself reports an invalid access
+        total += result.warp_instructions / len(blocks) * launch.blocks if ended else float("inf")
     return total
 
 

@@ -39,13 +39,19 @@ def over_genes(text: str, genes: Sequence[str], fields: Mapping[str, str] | None
                 return node
             raise ValueError(node.id)
 
+        def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+            self.generic_visit(node)
+            if isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant):
+                return ast.Constant(_value(node, {}))
+            return node
+
     try:
         tree = ast.parse(text.strip(), mode="eval")
         for node in ast.walk(tree):
             if isinstance(node, (ast.Attribute, ast.Subscript, ast.Lambda, ast.Await, ast.NamedExpr)):
                 return None
         return ast.unparse(Rename().visit(tree).body)
-    except (SyntaxError, ValueError, RecursionError):
+    except (ArithmeticError, SyntaxError, ValueError, RecursionError):
         return None
 
 
@@ -69,7 +75,13 @@ def expressions(rule: Mapping[str, Any], *, condition: bool = False) -> list[str
             value = case["value"][at]
             value = {"1": "True", "0": "False"}.get(value, value) if condition else value
             when = " and ".join(f"({one})" for one in case["when"])
-            text = value if not text else when if (value, text) == ("True", "False") else f"({value} if {when} else {text})"
+            text = (
+                value
+                if not text
+                else when
+                if (value, text) == ("True", "False")
+                else f"({value} if {when} else {text})"
+            )
         texts.append(re.sub(r"\bc\.", "", text))
     return texts
 

@@ -113,11 +113,17 @@ def _with_kernel_types(request: TunerRequest, source: CudaSource, function: Kern
         base = types.get(parameter.base, parameter.base)
         known = {**REAL, **WHOLE, **ELEMENT_TYPES}
         wanted = known.get(base) if parameter.pointer else {**REAL, **WHOLE}.get(base)
-        same = wanted is None or wanted == given.dtype or (wanted[0] in "iu" and given.dtype[0] in "iu" and wanted[1:] == given.dtype[1:])
+        same = (
+            wanted is None
+            or wanted == given.dtype
+            or (wanted[0] in "iu" and given.dtype[0] in "iu" and wanted[1:] == given.dtype[1:])
+        )
         if not same and (given.shape is not None) == parameter.pointer:
             name = parameter.name or given.name
-            notes.append(f"kernel.py: the tuner passes {given.dtype} for {name}, but the kernel takes {parameter.type} ({wanted})")
-            given = replace(given, dtype=wanted)
+            notes.append(
+                f"kernel.py: the tuner passes {given.dtype} for {name}, but the kernel takes {parameter.type} ({wanted})"
+            )
+            given = replace(given, dtype=wanted or given.dtype)
         arguments.append(given)
     return replace(request, arguments=tuple(arguments), notes=(*request.notes, *notes))
 

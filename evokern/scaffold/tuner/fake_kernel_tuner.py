@@ -197,7 +197,11 @@ def _described(value: Any, parameters: dict[str, Any]) -> Any:
 def _array(value: Any) -> dict[str, Any]:
     if value.shape == ():
         return {"dtype": str(value.dtype), "value": value.item()}
-    made = {"dtype": str(value.dtype), "shape": [int(extent) for extent in value.shape], "largest": None}
+    made: dict[str, Any] = {
+        "dtype": str(value.dtype),
+        "shape": [int(extent) for extent in value.shape],
+        "largest": None,
+    }
     if type(value).__name__ == "NotComputed":
         return {**made, "computed": False}
     if value.size and value.dtype.kind in "iufb":
@@ -258,15 +262,18 @@ def _generated(generator: Any, parameters: dict[str, Any]) -> Any:
         with_names = call({name: name for name in parameters})
         for at in (0, -1, 1, 2):
             config = {name: values[at % len(values)] for name, values in parameters.items()}
-            words = re.sub(r"[A-Za-z_]\w*", lambda m, config=config: str(config.get(m[0], m[0])), with_names)
-            again = re.sub(r"[A-Za-z_]\w*", lambda m, config=config: str(config.get(m[0], m[0])), call(config))
-            if words.split() != again.split():
+            if _inserted(with_names, config) != _inserted(call(config), config):
                 return unknown
     except Exception:  # the generator computes with the numbers
         return unknown
     if "\n" not in with_names:
         return unknown
     return {"text": with_names, "file": ""}
+
+
+def _inserted(text: str, config: dict[str, Any]) -> list[str]:
+    """Return the words of a text in which parameters have their values."""
+    return re.sub(r"[A-Za-z_]\w*", lambda found: str(config.get(found[0], found[0])), text).split()
 
 
 def _spare_memory() -> None:
@@ -346,7 +353,8 @@ def _keep_arrays(call: dict[str, Any], folder: Path) -> None:
     expected = any(name.startswith("answer") for name in arrays)
     if odd or not expected or sum(one.nbytes for one in arrays.values()) > MOST_KEPT:
         return
-    numpy.savez(folder / "arrays.npz", **{name: numpy.ascontiguousarray(one) for name, one in arrays.items()})
+    kept: dict[str, Any] = {name: numpy.ascontiguousarray(one) for name, one in arrays.items()}
+    numpy.savez(folder / "arrays.npz", **kept)
 
 
 def main(script: str, folder: Path, entry: str, arguments: list[str]) -> int:

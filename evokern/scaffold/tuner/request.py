@@ -401,7 +401,7 @@ def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
     for item in items:
         parts = expressions(item["rule"], condition=True) if isinstance(item, Mapping) and "rule" in item else None
         if isinstance(item, str) or parts:
-            found.append(item if isinstance(item, str) else parts[0])
+            found += [item] if isinstance(item, str) else (parts or [])
             continue
         name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
         notes.append(f"kernel.py: restriction {name} is not plain arithmetic; rewrite it as a Constraint")

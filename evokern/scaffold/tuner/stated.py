@@ -97,7 +97,8 @@ def _without_invented_rules(made: Draft) -> Draft:
 
     rules = tuple(one for one in plan.constraints if not one[0].startswith("whole_") or holds(one[1]))
     fields = tuple(
-        replace(field, multiple_of=1, why="") if study[field.name] % field.multiple_of else field for field in plan.fields
+        replace(field, multiple_of=1, why="") if study[field.name] % field.multiple_of else field
+        for field in plan.fields
     )
     return replace(made, plan=replace(plan, constraints=rules, fields=fields))
 
@@ -118,6 +119,8 @@ def _sized(
     written = tensor.role in ("output", "inout")
     span = "" if given.span is None or tensor.dtype[0] in "iu" or tensor.extra else _span(given.span)
     tensor = replace(tensor, extra=tensor.extra or span)
+    if all(field.choices for field in made.plan.fields):
+        return replace(tensor, shape=tuple(map(str, given.shape)), why=_without_size_doubts(tensor.why)), True
     if stated == found and not tensor.why.startswith(_UNRUN):
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
     if tensor.why.startswith("no run accesses"):
@@ -125,8 +128,8 @@ def _sized(
     text = _in_fields(given.size, request, made.plan)
     if text and made.plan.value(text, made.plan.defaults, made.study) == stated:
         return replace(tensor, shape=(text,), why=_without_size_doubts(tensor.why)), True
-    if text := _bordered(stated, made.plan, made.study):
-        return replace(tensor, shape=text, why=""), True
+    if extents := _bordered(stated, made.plan, made.study):
+        return replace(tensor, shape=extents, why=""), True
     if found < stated <= 2 * found and not written:
         shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
         return replace(tensor, shape=(f"{shape} + {stated - found}",), why=""), True
@@ -175,7 +178,9 @@ def _in_fields(size: str, request: TunerRequest, plan: Plan) -> str:
 
     text = re.sub(r"ProblemSize\[(\d)\]", axis, size)
     text = re.sub(r"\bmax\((\w+)\)", lambda m: str(max(request.parameters.get(m[1], (m[0],)))), text)
-    return over_genes(text, [gene.name for gene in plan.genes], {f"axis_{at}": one for at, one in enumerate(axes)}) or ""
+    return (
+        over_genes(text, [gene.name for gene in plan.genes], {f"axis_{at}": one for at, one in enumerate(axes)}) or ""
+    )
 
 
 def _with_role(
@@ -218,7 +223,9 @@ def _fixed(made: Draft) -> Draft:
         field if field.choices else replace(field, choices=(made.study[field.name],), default=made.study[field.name])
         for field in made.plan.fields
     )
-    note = "kernel.py: the sizes of buffers do not follow from the problem's numbers, so only the file's problem is valid"
+    note = (
+        "kernel.py: the sizes of buffers do not follow from the problem's numbers, so only the file's problem is valid"
+    )
     return replace(made, plan=replace(made.plan, fields=fields), small=(), notes=(*made.notes, note))
 
 
@@ -297,9 +304,7 @@ def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapp
     run = prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
     if run.finding is None and not run.ok:
         return "cannot be run" in run.why or "did not end" not in run.why
-    return run.ok and all(
-        run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output"
-    )
+    return run.ok and all(run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output")
 
 
 def _size_at(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> int:
