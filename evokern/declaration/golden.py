@@ -47,6 +47,7 @@ class Compared:
     """What its values are, in words."""
 
     def __call__(self, problem: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the outputs by name."""
         return self.run(problem, inputs)
 
 

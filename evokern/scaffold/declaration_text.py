@@ -180,12 +180,12 @@ def _default_reference(made: Draft, outputs: list[DraftTensor]) -> Iterator[str]
     """Yield the reference of a draft from a tuner: recorded values, and the default candidate's outputs elsewhere."""
     if made.golden:
         problem, file, digest = made.golden
-        yield "        # At the tuner's problem, the inputs are the script's and do not change; outputs must equal its `answer`."
+        yield "        # At this problem, the inputs are those of the script, and outputs must equal its `answer`."
         yield f"        golden=Golden({literal(problem)}, {literal(file)}, {literal(digest)}),"
-        yield "        # At other problems, candidates must equal the default candidate: not a check against a known result."
+        yield "        # Elsewhere, candidates must equal the default candidate: not a check against a known result."
     else:
         yield "        # Candidates must equal the default candidate: this is not a check against a known result."
-    yield "        # WRITE a reference to check other inputs: a function of (p, t) that returns float64 outputs by name,"
+    yield "        # WRITE a reference to check other inputs: a function of (p, t) that returns float64 outputs,"
     inputs = [tensor.name for tensor in made.tensors if tensor.role in ("input", "inout", "constant")]
     first = f"t[{literal(inputs[0])}]" if inputs else "..."
     example = ", ".join(f"{literal(output.name)}: 2 * {first}" for output in outputs)

@@ -173,8 +173,8 @@ def _reference_note(made: Draft) -> str:
         return "kernel.py: write `reference`; reference.h: write the same computation in double precision"
     if made.golden:
         return (
-            "kernel.py: candidates are compared with the script's `answer` for its inputs, and with the default candidate "
-            "elsewhere; write `reference` to check other inputs against a known result"
+            "kernel.py: candidates are compared with the script's `answer` for its inputs, and elsewhere with the "
+            "default candidate; write `reference` to check other inputs against a known result"
         )
     return (
         "kernel.py: candidates are only compared with the default candidate; write `reference` to check them against a "

@@ -143,9 +143,14 @@ class _Translation:
 
     def _text(self) -> str:
         """Return the source, in which macros that depend on the problem have their values."""
-        fixed = {name: self.plan.value(text, self.plan.defaults, self.problem) for name, text in self.plan.macros.items()
-                 if "c." not in text}  # fmt: skip
-        return "".join(f"#define {name} {value}\n" for name, value in fixed.items()) + self.source
+        changing = [name for name, text in self.plan.macros.items() if "c." in text]
+        if changing:
+            raise UsageError(
+                f"tune_kernel: the kernel uses {', '.join(changing)}, which depends on the parameters; use gridDim instead"
+            )
+        plan, fixed = self.plan, {name: text for name, text in self.plan.macros.items() if "c." not in text}
+        lines = [f"#define {name} {plan.value(text, plan.defaults, self.problem)}\n" for name, text in fixed.items()]
+        return "".join(lines) + self.source
 
     def _rule(self, texts: Sequence[str]) -> Callable[[Any], Any]:
         problem = SimpleNamespace(**self.problem)
@@ -166,8 +171,8 @@ class _Translation:
             expected = at < len(answer) and answer[at] is not None
             if self.call.answer is not None and role in ("output", "inout") and not expected:
                 raise UsageError(
-                    f"tune_kernel: the kernel writes arguments[{at}] ({parameter.name}), but answer has no array for it; "
-                    "add it to answer"
+                    f"tune_kernel: the kernel writes arguments[{at}] ({parameter.name}), but answer has no array "
+                    "for it; add it to answer"
                 )
             if self.arrays[at] is None:
                 number = number_of(one)
@@ -275,6 +280,7 @@ class DefaultOutputs:
             raise UsageError(f"tune_kernel: the first configuration fails: {error}") from error
 
     def __call__(self, *inputs: Any) -> Any:
+        """Return the outputs for some inputs."""
         import torch
 
         from evokern.device.sim import default_outputs

@@ -49,7 +49,7 @@ out = numpy.zeros(512 * 256).astype(numpy.float32)
 image = numpy.random.randn(10**9).astype(numpy.float32)
 kernel_tuner.tune_kernel(
     "blur", source, (512, 256), [out, image, numpy.float32(0.5)], params,
-    grid_div_y=["block_size_y", "tile"], restrictions=["block_size_x * block_size_y <= 128", lambda p: True],
+    grid_div_y=["block_size_y", "tile"], restrictions=["block_size_x * block_size_y <= 128", lambda p: p["tile"] * p["block_size_y"] <= 6],
     cmem_args={"weights": numpy.zeros(7, dtype=numpy.float32)}, compiler_options=["-std=c++11", "--use_fast_math"],
 )
 open("tuned", "w").write("this line is behind the call")
@@ -75,14 +75,18 @@ def test_a_script_becomes_a_kernel(here: Path) -> None:
     assert (code, "--trust" in told, (here / "kernels").exists()) == (2, True, False)
     code, told, _ = invoke("init", "blur.txt", "--trust")
     assert (code, (here / "tuned").exists()) == (0, False)
-    assert "restriction <lambda>" in told and "Constraint" in told
+    assert "only compared with the default candidate" in told
     kernel = find_kernel("blur")
     assert {gene.name: gene.values for gene in kernel.genes} == {
         "block_size_x": (16, 32, 64), "block_size_y": (2, 4), "tile": (1, 2),
     }  # fmt: skip
     taps = next(field for field in kernel.fields if field.name == "taps")
     assert (taps.choices, taps.default) == ((3, 5, 7), 3)
-    assert [constraint.name for constraint in kernel.constraints][:1] == ["restriction_1"]
+    assert [constraint.name for constraint in kernel.constraints][:2] == ["restriction_1", "restriction_2"]
+    values = [(tile, y) for tile in (1, 2) for y in (2, 4)]
+    allowed = [kernel.constraints[1].evaluate(kernel.space.default().replace(tile=tile, block_size_y=y),
+                                              kernel.problem("512,256,taps=5"), None) for tile, y in values]  # fmt: skip
+    assert [one.needed for one in allowed] == [0, 0, 0, 1], "the lambda is arithmetic"
     config, problem = kernel.space.default(), kernel.problem("512,256,taps=5")
     (launch,) = kernel.launches(config, problem)
     assert launch.grid == (512 // config["block_size_x"], 256 // (config["block_size_y"] * config["tile"]), 1)

@@ -40,11 +40,13 @@ class SameAsDefault(KernelReference):
         self._affordable: dict[Problem, bool] = {}
 
     def of(self, kernel: Kernel) -> SameAsDefault:
+        """Return the reference of a loaded kernel."""
         made = SameAsDefault()
         made._kernel = kernel
         return made
 
     def affordable(self, problem: Problem) -> bool:
+        """Return whether the default candidate needs at most `MOST_INSTRUCTIONS` at a problem."""
         if problem not in self._affordable:
             launches, tensors = self._call(problem)
             needed = instructions(self._program(problem), launches, tensors)

@@ -87,7 +87,7 @@ def expressions(rule: Mapping[str, Any], *, condition: bool = False) -> list[str
 
 
 def _table_expressions(rule: Mapping[str, Any], *, condition: bool) -> list[str] | None:
-    names, table = rule["of"], {key: values for key, values in rule["table"].items()}
+    names, table = rule["of"], dict(rule["table"])
     key = f"({', '.join(names)},)"
 
     def entry(text: str) -> str:

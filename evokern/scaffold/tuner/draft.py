@@ -119,10 +119,8 @@ def _with_kernel_types(request: TunerRequest, source: CudaSource, function: Kern
             or (wanted[0] in "iu" and given.dtype[0] in "iu" and wanted[1:] == given.dtype[1:])
         )
         if not same and (given.shape is not None) == parameter.pointer:
-            name = parameter.name or given.name
-            notes.append(
-                f"kernel.py: the tuner passes {given.dtype} for {name}, but the kernel takes {parameter.type} ({wanted})"
-            )
+            taken = f"the kernel takes {parameter.type} ({wanted})"
+            notes.append(f"kernel.py: the tuner passes {given.dtype} for {parameter.name or given.name}, but {taken}")
             given = replace(given, dtype=wanted or given.dtype)
         arguments.append(given)
     return replace(request, arguments=tuple(arguments), notes=(*request.notes, *notes))

@@ -116,7 +116,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         name = str(call.get("kernel_name", ""))
         if self.entry and name.partition("<")[0] != self.entry.partition("<")[0]:
             self.others.append(name)
-            first = {key: list(values)[0] for key, values in dict(call.get("tune_params") or {}).items()}
+            first = {key: next(iter(values)) for key, values in dict(call.get("tune_params") or {}).items()}
             return [{**first, "time": 1.0}], {"best_config": {**first, "time": 1.0}}
         self.found = call
         raise _Caught
