@@ -146,7 +146,7 @@ class _Translation:
         changing = [name for name, text in self.plan.macros.items() if "c." in text]
         if changing:
             raise UsageError(
-                f"tune_kernel: the kernel uses {', '.join(changing)}, which depends on the parameters; use gridDim instead"
+                f"tune_kernel: {', '.join(changing)} in the kernel depends on the parameters; use gridDim instead"
             )
         plan, fixed = self.plan, {name: text for name, text in self.plan.macros.items() if "c." not in text}
         lines = [f"#define {name} {plan.value(text, plan.defaults, self.problem)}\n" for name, text in fixed.items()]

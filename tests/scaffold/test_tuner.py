@@ -49,7 +49,8 @@ out = numpy.zeros(512 * 256).astype(numpy.float32)
 image = numpy.random.randn(10**9).astype(numpy.float32)
 kernel_tuner.tune_kernel(
     "blur", source, (512, 256), [out, image, numpy.float32(0.5)], params,
-    grid_div_y=["block_size_y", "tile"], restrictions=["block_size_x * block_size_y <= 128", lambda p: p["tile"] * p["block_size_y"] <= 6],
+    grid_div_y=["block_size_y", "tile"],
+    restrictions=["block_size_x * block_size_y <= 128", lambda p: p["tile"] * p["block_size_y"] <= 6],
     cmem_args={"weights": numpy.zeros(7, dtype=numpy.float32)}, compiler_options=["-std=c++11", "--use_fast_math"],
 )
 open("tuned", "w").write("this line is behind the call")
@@ -84,8 +85,8 @@ def test_a_script_becomes_a_kernel(here: Path) -> None:
     assert (taps.choices, taps.default) == ((3, 5, 7), 3)
     assert [constraint.name for constraint in kernel.constraints][:2] == ["restriction_1", "restriction_2"]
     values = [(tile, y) for tile in (1, 2) for y in (2, 4)]
-    allowed = [kernel.constraints[1].evaluate(kernel.space.default().replace(tile=tile, block_size_y=y),
-                                              kernel.problem("512,256,taps=5"), None) for tile, y in values]  # fmt: skip
+    made = [kernel.space.default().replace(tile=tile, block_size_y=y) for tile, y in values]
+    allowed = [kernel.constraints[1].evaluate(one, kernel.problem("512,256,taps=5"), None) for one in made]
     assert [one.needed for one in allowed] == [0, 0, 0, 1], "the lambda is arithmetic"
     config, problem = kernel.space.default(), kernel.problem("512,256,taps=5")
     (launch,) = kernel.launches(config, problem)

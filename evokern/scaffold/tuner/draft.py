@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
@@ -146,6 +146,10 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
                 literals[name] = size
             on_axis[axis] = f"p.{name}"
     grid = tuple(_in_fields(extent, {**literals, **given}, axis) for axis, extent in enumerate(_grid(request, on_axis)))
+    if not fields:
+        more = _grid_sizes(grid, text)
+        fields, literals = [DraftField(name) for name in more], {**literals, **more}
+        grid = tuple(_in_fields(extent, more, axis) for axis, extent in enumerate(grid))
     while len(grid) > 1 and grid[-1] in ("1", "ceil_div(1, 1)"):
         grid = grid[:-1]
     block = tuple(_extent(request, axis) for axis in range(3))
@@ -212,6 +216,17 @@ def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
         and name not in request.parameters
         and re.search(rf"\b{re.escape(name)}\b", text)
     }
+
+
+def _grid_sizes(grid: Sequence[str], text: str) -> dict[str, int]:
+    """Return fields for the sizes in a grid, if nothing else states the size of the problem."""
+    found: dict[str, int] = {}
+    for axis, extent in enumerate(grid):
+        numbers = [int(one) for one in re.findall(r"(?<![\w.])[0-9]+(?![\w.])", extent)]
+        largest = max(numbers, default=0)
+        if largest >= LEAST_SIZE and largest not in found.values():
+            found[unused_name(f"SIZE_{'XYZ'[axis]}", text)] = largest
+    return found
 
 
 def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import SourceError
+from evokern.events import step
 from evokern.files import read_text
 from evokern.scaffold.tuner.fake_kernel_tuner import EXITED, NO_CALL
 from evokern.scaffold.tuner.request import TunerRequest, from_call
@@ -37,10 +38,11 @@ def run_script(path: Path, arguments: Sequence[str] = (), entry: str | None = No
         command = [sys.executable, str(Path(__file__).with_name("fake_kernel_tuner.py")), str(path), folder]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         try:
-            done = subprocess.run(
-                [*command, entry or "", *arguments], capture_output=True, text=True, timeout=LIMIT_S,
-                stdin=subprocess.DEVNULL, env=environment,
-            )  # fmt: skip
+            with step(f"running {path.name}"):
+                done = subprocess.run(
+                    [*command, entry or "", *arguments], capture_output=True, text=True, timeout=LIMIT_S,
+                    stdin=subprocess.DEVNULL, env=environment,
+                )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise SourceError(
                 f"{path} did not call tune_kernel within {LIMIT_S} s; pass it a smaller problem size after --"

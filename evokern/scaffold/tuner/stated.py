@@ -200,6 +200,8 @@ def _with_role(
         compared = position in request.answers or position in request.sums
         if compared and seen == "input" and tensor.name not in const:
             return replace(tensor, role="output", why="the script compares it" + ("; no run writes it" if ran else ""))
+        if compared and seen == "inout" and "read before" not in tensor.why:
+            return replace(tensor, role="output", why="")
         if not compared and seen == "output":
             return replace(tensor, role="workspace", why="the script does not compare it")
         return tensor
@@ -213,7 +215,7 @@ def _with_role(
     if stated == "input" or (stated == "output" and "read before" in tensor.why):
         return replace(tensor, why=f"the file states {stated}, but runs show {seen}")
     if stated == "output" and seen == "inout":
-        return replace(tensor, why=f"the file states that it is only written; {tensor.why}")
+        return replace(tensor, role="output", why="")  # a grid without tails writes everything
     return replace(tensor, role=stated, why="" if seen == "output" else f"the file states {stated}; no run writes it")
 
 
@@ -258,8 +260,19 @@ def _with_small_problems(made: Draft) -> Draft:
     held = [sum(_clean(prober, made, problem, config) for config in others) for problem in tried]
     best = sorted(zip(held, range(len(tried)), tried, strict=True), key=lambda one: (-one[0], one[1]))
     if not best:
+        kept = tuple(_kept_where_unwritten(tensor) for tensor in made.tensors)
+        if kept != made.tensors:
+            return _with_small_problems(replace(made, tensors=kept))
         return _fixed(made) if made.small else made
     return replace(made, small=tuple(dict(problem) for count, _, problem in best[:2] if count == best[0][0]))
+
+
+def _kept_where_unwritten(tensor: DraftTensor) -> DraftTensor:
+    if tensor.role != "output":
+        return tensor
+    return replace(
+        tensor, role="inout", why="no small problem writes all of it, so its other elements must keep their values"
+    )
 
 
 def _scaled(made: Draft) -> Iterator[dict[str, int]]:
