@@ -182,6 +182,8 @@ def _described(value: Any, parameters: dict[str, Any]) -> Any:
         return [_described(item, parameters) for item in value]
     if isinstance(value, TunablePrecision):
         return {**_described(value.array, parameters), "precision": value.parameter}
+    if isinstance(value, (_Stub, _Anything)):
+        return {"object": type(value).__name__}
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     if hasattr(value, "dtype") and hasattr(value, "shape"):
