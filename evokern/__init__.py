@@ -30,7 +30,7 @@ from evokern.declaration.kernel import (
     AtMost,
     Baseline,
     Constraint,
-    Golden,
+    GoldenValues,
     Kernel,
     L2Window,
     Launch,
@@ -63,10 +63,10 @@ from evokern.tuning.marks import InOut, OutLike, cdiv, inout, out_like
 from evokern.version import __version__
 
 if TYPE_CHECKING:
-    from evokern.device.sim.default_outputs import SameAsDefault
+    from evokern.device.default_outputs import SameAsDefault
     from evokern.store import StudyRecord
 
-_SLOW = {"StudyRecord": "evokern.store", "SameAsDefault": "evokern.device.sim.default_outputs"}
+_SLOW = {"StudyRecord": "evokern.store", "SameAsDefault": "evokern.device.default_outputs"}
 """Class → its module, which `import evokern` does not import."""
 
 _OLD_NAMES = {"Need": AtMost}
@@ -108,7 +108,7 @@ __all__ = [
     "ForeignSource",
     "GateSettings",
     "Gene",
-    "Golden",
+    "GoldenValues",
     "InOut",
     "InputSet",
     "Inputs",

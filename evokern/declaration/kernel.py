@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from evokern.declaration.as_data.golden import GoldenValues as GoldenValues
+
 # Imports with `as` are re-exported, for modules that declare or read kernels.
 from evokern.declaration.bounds import CustomBound, ErrorBound
 from evokern.declaration.constraint import AtMost as AtMost
@@ -42,7 +44,6 @@ from evokern.declaration.field_types import (
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.genes import Mutation as Mutation
 from evokern.declaration.genes import Parameter as Parameter
-from evokern.declaration.golden import Golden as Golden
 from evokern.declaration.kernel_files import KernelContent, KernelFile, kernel_files, outside_name
 from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
@@ -162,7 +163,7 @@ class Workload:
 
     The gate's `edges` inputs then include such values. The output must be NaN or an infinity where the reference is."""
 
-    golden: Golden | None = None
+    golden: GoldenValues | None = None
     """Recorded inputs and outputs of one problem, which apply there instead of `reference`."""
 
     cpp_reference: bool = True
@@ -181,7 +182,7 @@ class Workload:
             if getattr(self, required) is _undeclared:
                 raise KernelError(f"the workload declares no `{required}`; add a function of the problem")
         require(owner, self, dict.fromkeys(("tensors", "reference", "flops", "bytes"), FUNCTION))
-        require(owner, self, {"cpp_reference": FLAG, "golden": optional(one_of(Golden, "a Golden(…)"))})
+        require(owner, self, {"cpp_reference": FLAG, "golden": optional(one_of(GoldenValues, "a GoldenValues(…)"))})
         entries(owner, "tolerance", self.tolerance, _TOLERANCE)
         given = (self.nonfinite,) if isinstance(self.nonfinite, str) else self.nonfinite
         checked: dict[str, object] = {

@@ -37,7 +37,7 @@ def kernel_py(name: str, origin: str, made: Draft) -> str:
     body = "\n".join([*_launches(made, origin), "", "", *_tensors(made), *reference])
     declared = "\n".join(_declaration(name, made, outputs))
     used = body + declared
-    names = ["Constraint", "Golden", "Kernel", "Launch", "Parameter", "ProblemField", "SameAsDefault", "Scalar",
+    names = ["Constraint", "GoldenValues", "Kernel", "Launch", "Parameter", "ProblemField", "SameAsDefault", "Scalar",
              "Tensor", "Tolerance", "Workload", "divides", "i32", "i64"]  # fmt: skip
     imports = [word for word in names if re.search(rf"\b{word}\(", used)]
     lines = [
@@ -181,7 +181,7 @@ def _default_reference(made: Draft, outputs: list[DraftTensor]) -> Iterator[str]
     if made.golden:
         problem, file, digest = made.golden
         yield "        # At this problem, the inputs are those of the script, and outputs must equal its `answer`."
-        yield f"        golden=Golden({literal(problem)}, {literal(file)}, {literal(digest)}),"
+        yield f"        golden=GoldenValues({literal(problem)}, {literal(file)}, {literal(digest)}),"
         yield "        # Elsewhere, candidates must equal the default candidate: not a check against a known result."
     else:
         yield "        # Candidates must equal the default candidate: this is not a check against a known result."

@@ -14,7 +14,17 @@ from evokern.escaping import visible
 
 _CALLED = frozenset(
     {
-        *("Constraint", "Golden", "Kernel", "Launch", "Parameter", "ProblemField", "SameAsDefault", "Scalar", "Tensor"),
+        *(
+            "Constraint",
+            "GoldenValues",
+            "Kernel",
+            "Launch",
+            "Parameter",
+            "ProblemField",
+            "SameAsDefault",
+            "Scalar",
+            "Tensor",
+        ),
         *("Tolerance", "Workload"),
         *("divides", "i32", "i64", "ceil_div", "min", "max", "int", "abs", "ValueError"),
     }

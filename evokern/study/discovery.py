@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evokern.declaration.as_data.declared import declared_kernel, is_declared
+from evokern.declaration.as_data.golden import with_values
 from evokern.declaration.bounds.derived import with_derived_bounds
-from evokern.declaration.golden import with_values
 from evokern.declaration.kernel import Kernel, Problem, explained
 from evokern.declaration.kernel_files import CODE, KernelContent
 from evokern.declaration.loading import loading

@@ -249,7 +249,7 @@ class DefaultOutputs:
     """Reference that returns the outputs of one configuration, which the simulator runs."""
 
     def __init__(self, made: _Translation, args: Sequence[Any]) -> None:
-        from evokern.device.sim import default_outputs
+        from evokern.device import default_outputs
         from evokern.tuning.arguments import arguments_of
 
         plan = made.plan
@@ -270,7 +270,7 @@ class DefaultOutputs:
             )
 
     def _program(self) -> Any:
-        from evokern.device.sim import default_outputs
+        from evokern.device import default_outputs
 
         try:
             return default_outputs.compiled(
@@ -283,7 +283,7 @@ class DefaultOutputs:
         """Return the outputs for some inputs."""
         import torch
 
-        from evokern.device.sim import default_outputs
+        from evokern.device import default_outputs
 
         names = [name for name, tensor in self._tensors.items() if tensor.given]
         given = {name: torch.as_tensor(one).to(torch.float64).cpu() for name, one in zip(names, inputs, strict=True)}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.declaration.golden import compared_with
+from evokern.declaration.as_data.golden import compared_with
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import (
     MAX_PROBLEMS,

@@ -17,7 +17,7 @@ from evokern.wording import command as command_line
     examples="""
     evokern init my_kernel.cu
     evokern init my_kernel.cu --entry 'reduce<float, 256>' --name reduce
-    evokern init tune_matmul.py --trust -- 4096
+    evokern init tune_matmul.py --trust
     evokern init convolution.json
     evokern init task.py --trust
     """,

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.as_data.expressions import value_of
+from evokern.declaration.as_data.golden import Compared, compared_with
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config, Mutation, Parameter
-from evokern.declaration.golden import Compared, compared_with
 from evokern.declaration.kernel import (
     Baseline,
     Constraint,

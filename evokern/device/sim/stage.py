@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from evokern import simt
-from evokern.declaration.golden import KernelReference
+from evokern.declaration.as_data.golden import KernelReference
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram

@@ -63,7 +63,7 @@ def expressions(rule: Mapping[str, Any], *, condition: bool = False) -> list[str
     """Return a stored function of the parameters as expressions over their names; None if it is a large table.
 
     Args:
-        rule: function as `evokern.export.rules` stores it.
+        rule: function as `evokern.scaffold.tuner.rules` stores it.
         condition: whether the function is a condition, whose value is 1 or 0.
     """
     if "table" in rule:

@@ -219,7 +219,7 @@ def _array(value: Any) -> dict[str, Any]:
 def _as_rule(what: str, function: Any, parameters: dict[str, Any], kind: str) -> Any:
     """Return a function of the parameters as arithmetic or as a table; only its text if it is neither."""
     from evokern.errors import UsageError
-    from evokern.export import rules
+    from evokern.scaffold.tuner import rules
 
     def numbers(made: Any) -> tuple[int, ...]:
         if kind == "condition":

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from evokern.cuda_source import KernelFunction
-from evokern.declaration.golden import OUTPUT
+from evokern.declaration.as_data.golden import OUTPUT
 from evokern.errors import SourceError
 from evokern.scaffold.draft import Draft
 from evokern.scaffold.infer import size_of

@@ -15,14 +15,12 @@ from evokern.errors import KernelError
 if TYPE_CHECKING:
     import torch
 
-    from evokern.declaration.kernel import Kernel, Problem, Tensor
-
 Outputs = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
 """A reference: function of the problem and the inputs."""
 
 
 @dataclass(frozen=True)
-class Golden:
+class GoldenValues:
     """Inputs of one problem and their correct outputs, in an NPZ file next to `kernel.py`.
 
     At this problem, the inputs are those of the file and never change, and the outputs are compared with those of the
@@ -63,19 +61,19 @@ class KernelReference(ABC):
     """What its values are, in words; empty if they are correct."""
 
     @abstractmethod
-    def of(self, kernel: Kernel) -> KernelReference:
+    def of(self, kernel: Any) -> KernelReference:
         """Return the reference of a loaded kernel."""
 
     @abstractmethod
-    def affordable(self, problem: Problem) -> bool | None:
+    def affordable(self, problem: Any) -> bool | None:
         """Return whether the reference is cheap enough at a problem; None if that depends on its operations."""
 
     @abstractmethod
-    def __call__(self, problem: Problem, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def __call__(self, problem: Any, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return the outputs by name, in float64."""
 
 
-def with_values(kernel: Kernel) -> Kernel:
+def with_values(kernel: Any) -> Any:
     """Return a loaded kernel with its golden values, and with itself in its reference.
 
     Raises:
@@ -95,22 +93,22 @@ def with_values(kernel: Kernel) -> Kernel:
 class _GoldenReference(KernelReference):
     """Reference that is recorded at one problem, and computed at others."""
 
-    def __init__(self, kernel: Kernel, golden: Golden, other: Outputs) -> None:
+    def __init__(self, kernel: Any, golden: GoldenValues, other: Outputs) -> None:
         self._problem, self._other = kernel.problem(golden.problem), other
         self._path, self._digest = kernel.folder / golden.file, golden.sha256
         elsewhere = compared_with(other)
         self.compared_with = f"the values of {golden.file} at {self._problem}"
         self.compared_with += f", and {elsewhere} at other problems" if elsewhere else ""
 
-    def of(self, kernel: Kernel) -> KernelReference:
+    def of(self, kernel: Any) -> KernelReference:
         return self
 
-    def affordable(self, problem: Problem) -> bool | None:
+    def affordable(self, problem: Any) -> bool | None:
         if problem == self._problem:
             return True
         return self._other.affordable(problem) if isinstance(self._other, KernelReference) else None
 
-    def tensors(self, declared: Callable[..., Mapping[str, Tensor]], problem: Problem, config: Any) -> Any:
+    def tensors(self, declared: Callable[..., Mapping[str, Any]], problem: Any, config: Any) -> Any:
         """Return the buffers; at the recorded problem, with the recorded inputs."""
         found = declared(problem, config)
         if problem != self._problem:
@@ -123,7 +121,7 @@ class _GoldenReference(KernelReference):
     def _drawn(self, name: str, generator: torch.Generator) -> torch.Tensor:
         return _tensor(self._path, self._digest, name).to(generator.device)
 
-    def __call__(self, problem: Problem, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def __call__(self, problem: Any, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         if problem != self._problem:
             return self._other(problem, inputs)
         import torch

@@ -10,8 +10,8 @@ import torch
 from evokern import simt
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
+from evokern.declaration.as_data.golden import KernelReference
 from evokern.declaration.feasibility import launches_of
-from evokern.declaration.golden import KernelReference
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
