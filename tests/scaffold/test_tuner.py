@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.accepted_options import split_options
-from evokern.errors import SourceError
+from evokern.declaration.as_data import golden
+from evokern.errors import KernelError, SourceError
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_call, from_t1, is_script, is_t1
@@ -258,3 +260,73 @@ def test_options_for_nvcc_alone_are_left_out_with_a_word(tmp_path: Path) -> None
     made = draft_of(from_t1(json.dumps(_t1(CompilerOptions=["-O3", "--use_fast_math"])), tmp_path / "t1.json"))
     assert made.plan.options == ("--use_fast_math",)
     assert any("omits the compiler options -O3" in note for note in made.notes)
+
+
+CALLS = """
+import sys, argparse
+import numpy as np
+import cupy, pycuda.driver as drv
+from kernel_tuner import tune_kernel, run_kernel
+from kernel_tuner.observers import BenchmarkObserver
+from kernel_tuner.observers.nvml import NVMLObserver
+
+class Registers(BenchmarkObserver):
+    def get_results(self):
+        return {}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("size", type=int)
+    n = parser.parse_args().size
+    x = cupy.asarray(np.random.rand(n).astype(np.float16))
+    for name in ("one", "two"):
+        source = '__global__ void %s(half* y, const half* x) { int i = blockIdx.x * block_size_x + threadIdx.x; ' % name
+        source += '\\n y[i] = x[i]; }'
+        args = [np.zeros_like(x), x]
+        expected = run_kernel(name, source, n, args, {"block_size_x": 64})[0]
+        tune_kernel(name, source, n, args, {"block_size_x": [64, 128]}, answer=[expected, None],
+                    observers=[NVMLObserver(["nvml_energy"]), Registers()],
+                    smem_args={"size": lambda p: p["block_size_x"]})
+"""
+
+
+def test_arguments_observers_and_several_calls(tmp_path: Path) -> None:
+    """A script gets its arguments, devices are replaced, and `entry` selects a call."""
+    path = tmp_path / "calls.py"
+    path.write_text(CALLS)
+    first, second = run_script(path, ["256"]), run_script(path, ["256"], "two")
+    assert (first.kernel, second.kernel, first.problem_size) == ("one", "two", (256,))
+    assert [argument.dtype for argument in first.arguments] == ["f16", "f16"] and first.shared == "block_size_x"
+    assert (list(first.answers), first.arrays) == ([0], b""), "run_kernel computes nothing"
+    assert any("run_kernel" in note for note in first.notes)
+    with pytest.raises(SourceError, match="tunes one, two, but not three"):
+        run_script(path, ["256"], "three")
+    with pytest.raises(SourceError, match=r"sys\.exit before .* required: size; pass its arguments after --"):
+        run_script(path)
+
+
+def test_an_answer_is_kept_with_its_inputs(here: Path) -> None:
+    """At the script's problem, inputs and outputs are those of the script; a changed file is refused."""
+    (here / "scale.py").write_text(
+        "import numpy as np\nfrom kernel_tuner import tune_kernel\nx = np.arange(512, dtype=np.float32)\n"
+        "source = '__global__ void scale(float* y, const float* x, int n) {\\n'\n"
+        "source += ' int i = blockIdx.x * block_size_x + threadIdx.x; if (i < n) y[i] = 2 * x[i]; }'\n"
+        "tune_kernel('scale', source, 512, [np.zeros_like(x), x, np.int32(512)], {'block_size_x': [32, 64]},\n"
+        "            answer=[2 * x, None, None], atol=1e-3)\n"
+    )
+    assert invoke("init", "scale.py", "--trust")[0] == 0
+    kernel = find_kernel("scale")
+    problem, config = kernel.problem("N=512"), kernel.space.default()
+    tensors = kernel.workload.tensors(problem, config)
+    drawn = tensors["x"].draw(torch.Generator())
+    outputs = kernel.workload.reference(problem, {"x": drawn.to(torch.float64)})
+    assert torch.equal(outputs["y"], 2 * torch.arange(512, dtype=torch.float64)) and tensors["x"].change == "nothing"
+    assert (kernel.workload.tolerance["y"].atol, kernel.workload.tolerance["y"].rtol) == (1e-3, 1e-5)
+    small = kernel.problem("N=64")
+    assert kernel.workload.tensors(small, config)["x"].draw is None
+    given = torch.rand(64, dtype=torch.float32).to(torch.float64)
+    assert torch.equal(kernel.workload.reference(small, {"x": given})["y"], 2 * given)
+    (here / "kernels" / "scale" / "golden.npz").write_bytes(b"other")
+    golden._arrays.cache_clear()
+    with pytest.raises(KernelError, match=r"is not the file that kernel\.py declares"):
+        find_kernel("scale").workload.reference(problem, {"x": drawn})

@@ -4,8 +4,9 @@
 
 `evokern.scaffold.tuner.script` starts this file. The first call to `tune_kernel` (for the kernel ENTRY, if it is not
 empty) ends the script. The call is written to FOLDER/call.json; the arrays of a call with `answer` go to
-FOLDER/arrays.npz. Packages that only access devices (pycuda, cupy, cuda, pynvml) are replaced if they are missing:
-`cupy` by NumPy, the others by objects that do nothing. Very large random arrays are replaced by views of one number.
+FOLDER/arrays.npz. Packages that only access devices (pycuda, cupy, cuda, pynvml) are replaced, `cupy` by NumPy and the
+others by objects that do nothing, so that no device is used. Very large random arrays are replaced by views of one
+number.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LARGE = 1 << 26
 MOST_KEPT = 1 << 30
 """Maximum size of the arrays of a call that are kept as golden values, in bytes."""
 DEVICE_PACKAGES = ("pycuda", "cupyx", "cuda", "pynvml", "nvtx", "hip", "pyopencl")
-"""Packages that a script imports to access a device; a missing one is replaced."""
+"""Packages that a script imports to access a device."""
 NO_CALL, EXITED = 3, 4
 """Exit codes: the script ended without the call, or by `sys.exit`."""
 
@@ -90,7 +91,7 @@ class TunablePrecision(_Stub):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Importer of `kernel_tuner` and its submodules, and of missing packages for devices, as fakes."""
+    """Importer of `kernel_tuner` and its submodules as fakes."""
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
@@ -122,8 +123,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         raise _Caught
 
 
-class _MissingDevices(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Importer of missing packages for devices; it comes last, so that installed ones are used."""
+class _Devices(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Importer of packages for devices as fakes, also of installed ones: no device is used."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name.partition(".")[0] in (*DEVICE_PACKAGES, "cupy"):
@@ -137,7 +138,8 @@ class _MissingDevices(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if module.__name__ == "pycuda.driver":
             import numpy
 
-            module.pagelocked_zeros, module.pagelocked_empty = numpy.zeros, numpy.empty
+            module.pagelocked_zeros = lambda shape, dtype=float, *_, **__: numpy.zeros(shape, dtype)
+            module.pagelocked_empty = lambda shape, dtype=float, *_, **__: numpy.empty(shape, dtype)
             module.register_host_memory = lambda array, *_: array
 
 
@@ -363,7 +365,7 @@ def main(script: str, folder: Path, entry: str, arguments: list[str]) -> int:
     """Run a script up to its call to `tune_kernel`, and write the call; return `NO_CALL` if there is none."""
     finder = _Finder(entry)
     sys.meta_path.insert(0, finder)
-    sys.meta_path.append(_MissingDevices())
+    sys.meta_path.insert(0, _Devices())
     with contextlib.suppress(ImportError):
         _spare_memory()
     os.chdir(Path(script).resolve().parent)
