@@ -43,7 +43,7 @@ _UNSUPPORTED: Mapping[str, tuple[Any, str]] = {
     "objective_higher_is_better": (False, "omit it: evokern always optimises the time"),
     "objectives": (None, "omit it: evokern always optimises the time"),
 }
-"""Argument → the only supported value besides None, and what to do instead."""
+"""Argument → the only supported value in addition to None, and the remedy."""
 STRATEGIES: Mapping[str | None, str | None] = {None: None, "brute_force": "grid", "random_sample": "random"}
 """Kernel Tuner's strategy → evokern's sampler."""
 
@@ -57,7 +57,7 @@ class KernelTunerCall:
     sampler: str | None
     """Sampler; None for the default."""
     note: str = ""
-    """What candidates are compared with, if it is not a reference."""
+    """Note for the user if the reference is one configuration."""
 
 
 def check_supported(call: Any) -> None:

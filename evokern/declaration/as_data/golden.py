@@ -42,7 +42,7 @@ class Compared:
     run: Outputs
     """The reference."""
     compared_with: str
-    """What its values are, in words."""
+    """Origin of its values, in words."""
 
     def __call__(self, problem: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the outputs by name."""
@@ -58,7 +58,7 @@ class KernelReference(ABC):
     """A reference that needs the kernel itself, or that is expensive to compute at some problems."""
 
     compared_with = ""
-    """What its values are, in words; empty if they are correct."""
+    """Origin of its values, in words; empty if they are correct."""
 
     @abstractmethod
     def of(self, kernel: Any) -> KernelReference:

@@ -1,4 +1,4 @@
-"""What a tuner's input states about buffers: sizes, roles, ranges, and the correct results of its own problem."""
+"""Sizes, roles and ranges of buffers, and correct results, as the input of a tuner states them."""
 
 from __future__ import annotations
 
