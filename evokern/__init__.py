@@ -5,7 +5,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
-from evokern.api import TrialCallback, evaluate, resume, search, tune
+from evokern.api import TrialCallback, evaluate, resume, search, tune, tune_kernel
 from evokern.cluster import RayRequest
 from evokern.declaration.bounds import (
     Count,
@@ -30,6 +30,7 @@ from evokern.declaration.kernel import (
     AtMost,
     Baseline,
     Constraint,
+    GoldenValues,
     Kernel,
     L2Window,
     Launch,
@@ -62,16 +63,20 @@ from evokern.tuning.marks import InOut, OutLike, cdiv, inout, out_like
 from evokern.version import __version__
 
 if TYPE_CHECKING:
+    from evokern.device.default_outputs import SameAsDefault
     from evokern.store import StudyRecord
+
+_SLOW = {"StudyRecord": "evokern.store", "SameAsDefault": "evokern.device.default_outputs"}
+"""Class → its module, which `import evokern` does not import."""
 
 _OLD_NAMES = {"Need": AtMost}
 """Names from version 0.2.0 that still work, until 0.4.0."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of stored studies, whose import is slow, or the object that a deprecated name refers to."""
-    if name == "StudyRecord":
-        return importlib.import_module("evokern.store").StudyRecord
+    """Return a class whose import is slow, or the object that a deprecated name refers to."""
+    if name in _SLOW:
+        return getattr(importlib.import_module(_SLOW[name]), name)
     if name not in _OLD_NAMES:
         raise AttributeError(f"module 'evokern' has no attribute {name!r}")
     new = _OLD_NAMES[name]
@@ -103,6 +108,7 @@ __all__ = [
     "ForeignSource",
     "GateSettings",
     "Gene",
+    "GoldenValues",
     "InOut",
     "InputSet",
     "Inputs",
@@ -135,6 +141,7 @@ __all__ = [
     "Resources",
     "RmsNorm",
     "Role",
+    "SameAsDefault",
     "SamplerSettings",
     "Scalar",
     "SearchResult",
@@ -180,4 +187,5 @@ __all__ = [
     "resume",
     "search",
     "tune",
+    "tune_kernel",
 ]

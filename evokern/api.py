@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
 from evokern.declaration.foreign import Extent, ForeignSource
@@ -34,7 +34,7 @@ from evokern.search.request import ResumeRequest
 from evokern.study.options import called_with, checked_function, option, python_words, required
 from evokern.study.settings import Study
 from evokern.study.trial import Trial
-from evokern.tuning.options import TuneOptions
+from evokern.tuning.options import KernelTunerArguments, TuneOptions
 
 FACTORIES = WorkerFactories(
     diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
@@ -105,6 +105,47 @@ def tune(call: _TuneCall) -> SearchResult:
     from evokern.tuning.reference import end_import
 
     end_import()
+    return _tuned(call, None)
+
+
+@called_with(KernelTunerArguments)
+def tune_kernel(call: KernelTunerArguments) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Search with the arguments of Kernel Tuner's `tune_kernel`; an unsupported one is refused.
+
+    Inputs are those of `arguments`, and outputs are compared with `answer`, or computed by `reference`. If both are
+    missing, candidates are compared with one configuration, and a `UserWarning` says so.
+
+    Returns:
+        The results, one dictionary for each trial, with `time` in ms or the name of an error; and an environment with
+        `device_name`, `best_config` and `study`, the result of `evokern.tune`.
+
+    Raises:
+        UsageError: an argument is not supported or cannot be used.
+    """
+    from evokern.tuning.kernel_tuner import results_of, translated
+    from evokern.tuning.reference import end_import
+
+    end_import()
+    made = translated(call)
+    if made.note:
+        warnings.warn(made.note, UserWarning, stacklevel=3)
+    limits = call.strategy_options or {}
+    own = _TuneCall(
+        **made.options, name=call.name, db=call.db, seed=call.seed, fresh=call.fresh, device=call.device_name,
+        trials=limits.get("max_fevals", call.trials), budget=limits.get("time_limit", call.budget),
+    )  # fmt: skip
+    result = _tuned(own, made.sampler, call.iterations)
+    results = results_of(result.trials, call.metrics)
+    measured = [one for one in results if "__error__" not in one]
+    best = min(measured, key=lambda one: float(one["time"]), default=None)
+    if call.verbose and not call.quiet:
+        for one in results:
+            print(", ".join(f"{name}={value}" for name, value in one.items() if name != "times"))
+    return results, {"device_name": result.summary["device"], "best_config": best, "study": result}
+
+
+def _tuned(call: _TuneCall, sampler: str | None, iterations: int | None = None) -> SearchResult:
+    """Search the kernel that a call declares."""
     db = given_path("db", call.db)
     watch = _watchers(call, db, terminal=True)
     request = SessionRequest(
@@ -115,8 +156,12 @@ def tune(call: _TuneCall) -> SearchResult:
 
     tuned = tuned_kernel(call, None if call.fresh else _stored_texts(db, call.study))
     for note in tuned.notes:
-        warnings.warn(note, UserWarning, stacklevel=3)
+        warnings.warn(note, UserWarning, stacklevel=4)
     study = Study(name=call.study, kernel=tuned.kernel.name, problems=({},), device=tuned.device or "auto")
+    if sampler is not None:
+        study = replace(study, sampler=replace(study.sampler, name=sampler))
+    if iterations is not None:
+        study = replace(study, timing=replace(study.timing, min_samples=iterations))
     advice = "pass fresh=True (keeps the old study under another name), or name= for a new study"
     request = replace(request, kernel=tuned.kernel, device=tuned.device)
     part = SessionPart(fresh_advice=advice, notes=(tuned.ranges,) if tuned.ranges else ())
@@ -124,7 +169,7 @@ def tune(call: _TuneCall) -> SearchResult:
     if session.interrupted:
         raise KeyboardInterrupt(f"the search of {call.study} was interrupted; the same call continues it ({db})")
     if session.best is None:
-        warnings.warn(_failures(session), UserWarning, stacklevel=3)
+        warnings.warn(_failures(session), UserWarning, stacklevel=4)
     return _result(session)
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from evokern.declaration.as_data.golden import GoldenValues as GoldenValues
+
 # Imports with `as` are re-exported, for modules that declare or read kernels.
 from evokern.declaration.bounds import CustomBound, ErrorBound
 from evokern.declaration.constraint import AtMost as AtMost
@@ -161,6 +163,9 @@ class Workload:
 
     The gate's `edges` inputs then include such values. The output must be NaN or an infinity where the reference is."""
 
+    golden: GoldenValues | None = None
+    """Recorded inputs and outputs of one problem, which apply there instead of `reference`."""
+
     cpp_reference: bool = True
     """Whether `reference.h` contains the reference in plain C++.
 
@@ -177,7 +182,7 @@ class Workload:
             if getattr(self, required) is _undeclared:
                 raise KernelError(f"the workload declares no `{required}`; add a function of the problem")
         require(owner, self, dict.fromkeys(("tensors", "reference", "flops", "bytes"), FUNCTION))
-        require(owner, self, {"cpp_reference": FLAG})
+        require(owner, self, {"cpp_reference": FLAG, "golden": optional(one_of(GoldenValues, "a GoldenValues(…)"))})
         entries(owner, "tolerance", self.tolerance, _TOLERANCE)
         given = (self.nonfinite,) if isinstance(self.nonfinite, str) else self.nonfinite
         checked: dict[str, object] = {

@@ -76,16 +76,22 @@ def json_bytes(made: Mapping[str, Any], file: Path) -> bytes:
     return gzip.compress(text, mtime=0) if file.suffix == ".gz" else text
 
 
+def objective_ms(trial: Trial) -> float | str:
+    """Return the time of a trial in ms, or Kernel Tuner's placeholder for a failed configuration."""
+    evaluation, invalidity = trial.evaluation, _INVALIDITY.get(trial.outcome, "correct")
+    if invalidity != "correct":
+        return _NO_TIME.get(invalidity, "RuntimeFailedConfig")
+    if evaluation.time_us is not None:
+        return evaluation.time_us / 1000
+    # A trial that racing stopped early has only partial times; use them.
+    seen = [timing.median_us for timing in evaluation.timings]
+    return geometric_mean(seen) / 1000 if seen else 0.0
+
+
 def _result(trial: Trial) -> dict[str, Any]:
     evaluation = trial.evaluation
     invalidity = _INVALIDITY.get(trial.outcome, "correct")
-    time_ms: float | str | None = None if evaluation.time_us is None else evaluation.time_us / 1000
-    if invalidity != "correct":
-        time_ms = _NO_TIME.get(invalidity, "RuntimeFailedConfig")
-    elif time_ms is None:
-        # A trial that racing stopped early has only partial times; use them.
-        seen = [timing.median_us for timing in evaluation.timings]
-        time_ms = geometric_mean(seen) / 1000 if seen else 0.0
+    time_ms = objective_ms(trial)
     one_problem = len(evaluation.timings) == 1
     times = {
         "compilation": evaluation.compile_s,

@@ -34,11 +34,12 @@ def kernel_py(name: str, origin: str, made: Draft) -> str:
         made: draft to write.
     """
     outputs = [tensor for tensor in made.tensors if tensor.role in ("output", "inout")]
-    body = "\n".join([*_launches(made, origin), "", "", *_tensors(made), "", "", *_reference(made, outputs)])
+    reference = [] if made.same_as_default else ["", "", *_reference(made, outputs)]
+    body = "\n".join([*_launches(made, origin), "", "", *_tensors(made), *reference])
     declared = "\n".join(_declaration(name, made, outputs))
     used = body + declared
-    names = ["Constraint", "Kernel", "Launch", "Parameter", "ProblemField", "Scalar", "Tensor", "Tolerance", "Workload",
-             "divides", "i32", "i64"]  # fmt: skip
+    names = ["Constraint", "GoldenValues", "Kernel", "Launch", "Parameter", "ProblemField", "SameAsDefault", "Scalar",
+             "Tensor", "Tolerance", "Workload", "divides", "i32", "i64"]  # fmt: skip
     imports = [word for word in names if re.search(rf"\b{word}\(", used)]
     lines = [
         f'"""Kernel {name}, drafted from {in_docstring(origin)}. Confirm each `guess` and complete each `WRITE`."""',
@@ -169,15 +170,43 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
         yield f"    options=({', '.join(map(repr, plan.options))},),"
     if made.state:
         yield from _state(made.state)
-    yield from ("    workload=Workload(", "        tensors=tensors,", "        reference=reference,")
-    yield from BOUNDS
+    yield from ("    workload=Workload(", "        tensors=tensors,")
+    if made.same_as_default:
+        yield from _default_reference(made, outputs)
+    else:
+        yield "        reference=reference,"
+        yield from BOUNDS
     work = " + ".join(" * ".join(f"({a})" if " " in a else a for a in t.shape) for t in outputs)
     yield f"        flops=lambda p: {work},  # guess: one operation per output element"
     yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer is accessed once"
     small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
-    yield f"        small_problems=({small},),  # guess: several blocks, with tails"
+    if made.small:
+        yield f"        small_problems=({small},),  # guess: several blocks, with tails"
     yield from OPTIONAL_PARTS
     yield from ("    ),", ")")
+
+
+def _default_reference(made: Draft, outputs: list[DraftTensor]) -> Iterator[str]:
+    """Yield the reference of a draft from a tuner: recorded values, and the default candidate's outputs elsewhere."""
+    if made.golden:
+        problem, file, digest = made.golden
+        yield "        # At this problem, the inputs are those of the script, and outputs must equal its `answer`."
+        yield f"        golden=GoldenValues({literal(problem)}, {literal(file)}, {literal(digest)}),"
+        yield "        # Elsewhere, candidates must equal the default candidate: not a check against a known result."
+    else:
+        yield "        # Candidates must equal the default candidate: this is not a check against a known result."
+    yield "        # WRITE a reference to check other inputs: a function of (p, t) that returns float64 outputs,"
+    inputs = [tensor.name for tensor in made.tensors if tensor.role in ("input", "inout", "constant")]
+    first = f"t[{literal(inputs[0])}]" if inputs else "..."
+    example = ", ".join(f"{literal(output.name)}: 2 * {first}" for output in outputs)
+    yield in_comment(f"        # for example lambda p, t: {{{example}}}")
+    yield "        reference=SameAsDefault(),"
+    yield "        tolerance={"
+    for name, (atol, rtol, why) in made.tolerance.items():
+        doubt = f"  # guess: {why}" if why else ""
+        yield in_comment(f"            {literal(name)}: Tolerance({atol!r}, {rtol!r}),{doubt}")
+    yield "        },"
+    yield "        cpp_reference=False,"
 
 
 _MOST_LITERAL = 256
@@ -232,9 +261,10 @@ def reference_h(made: Draft) -> str:
 def study_toml(name: str, made: Draft) -> str:
     """Return the text of a study for a guessed problem."""
     problem = " ".join(f"{name}={value}" for name, value in made.study.items())
+    doubt = "" if made.same_as_default else "  # guess: sizes"
     return (
         f"# Asks: which variant of {name} is the fastest?\n"
         f'kernel = "{name}"\n'
-        f'problems = ["{problem}"]  # guess: sizes\n'
+        f'problems = ["{problem}"]{doubt}\n'
         'budget = "10m"\n'
     )

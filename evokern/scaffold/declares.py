@@ -14,7 +14,18 @@ from evokern.escaping import visible
 
 _CALLED = frozenset(
     {
-        *("Constraint", "Kernel", "Launch", "Parameter", "ProblemField", "Scalar", "Tensor", "Tolerance", "Workload"),
+        *(
+            "Constraint",
+            "GoldenValues",
+            "Kernel",
+            "Launch",
+            "Parameter",
+            "ProblemField",
+            "SameAsDefault",
+            "Scalar",
+            "Tensor",
+        ),
+        *("Tolerance", "Workload"),
         *("divides", "i32", "i64", "ceil_div", "min", "max", "int", "abs", "ValueError"),
     }
 )

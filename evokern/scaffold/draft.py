@@ -75,6 +75,14 @@ class Draft:
     """Further points for the user to confirm, one sentence each."""
     state: Mapping[str, bytes] = field(default_factory=dict)
     """Module variable that a call changes → its initial bytes, empty if unknown."""
+    same_as_default: bool = False
+    """Whether the default candidate is the reference until the user writes one."""
+    golden: tuple[str, str, str] | None = None
+    """Problem, file and digest of recorded inputs and results."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Further files: name → content."""
+    tolerance: Mapping[str, tuple[float, float, str]] = field(default_factory=dict)
+    """Output → absolute and relative tolerance, and why it is a guess; empty if the bounds are derived."""
     finish: tuple[str, str] | None = None
     """Workspace that a second kernel sums, and the output for the sum."""
 

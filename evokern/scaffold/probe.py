@@ -148,6 +148,7 @@ class Prober:
         keep: bool = False,
         sanitize: bool = False,
         most_threads: int = MOST_THREADS,
+        blocks: int = 0,
     ) -> Run:
         """Run one launch.
 
@@ -161,16 +162,17 @@ class Prober:
             keep: whether to return the contents of the buffers.
             sanitize: whether a sanitizer finding fails the run.
             most_threads: maximum number of threads; larger launches are not run.
+            blocks: approximate number of blocks to run of a launch of any size; 0 for all.
         """
         started = time.monotonic()
         try:
-            return self._run(plan, problem, config, limit, capacity, exact, keep, sanitize, most_threads)
+            return self._run(plan, problem, config, limit, capacity, exact, keep, sanitize, most_threads, blocks)
         finally:
             self._seconds += time.monotonic() - started
 
     def _run(
         self, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any] | None, limit: int, capacity: int,
-        exact: Mapping[str, int] | None, keep: bool, sanitize: bool, most_threads: int,
+        exact: Mapping[str, int] | None, keep: bool, sanitize: bool, most_threads: int, blocks: int,
     ) -> Run:  # fmt: skip
         config = plan.defaults if config is None else config
         try:
@@ -183,7 +185,7 @@ class Prober:
         threads = prod(block)
         if min(*grid, *block) < 1 or threads > 1024:
             return Run({}, f"a grid of {grid} blocks of {block} threads is not possible")
-        if prod(grid) * threads > most_threads:
+        if prod(grid) * threads > most_threads and not blocks:
             why = f"a grid of {grid} blocks of {block} threads is too large for the simulator"
             return Run({}, why, too_large=True)
         program = self.program(entry, options)
@@ -195,7 +197,8 @@ class Prober:
         for position, argument in enumerate(plan.arguments):
             if argument.is_tensor:
                 most = exact[argument.name] if exact else elements
-                given[argument.name] = memory.allocate(argument.name, _data(argument, most, limit, position))
+                room = most * DTYPE_BYTES[argument.dtype] if blocks else MOST_ROOM
+                given[argument.name] = memory.allocate(argument.name, _data(argument, most, limit, position, room))
             else:
                 number = plan.value(argument.expression or "0", config, problem) if _whole(argument.dtype) else None
                 given[argument.name] = _scalar(argument, number)
@@ -210,8 +213,9 @@ class Prober:
             with recording(memory, Footprint(memory)) as footprint:
                 most = INSTRUCTIONS // 10 if self.exhausted else INSTRUCTIONS
                 result = program.launch(
-                    launch, given, memory, instruction_limit=most, sanitize=sanitize, until_fatal=True
-                )
+                    launch, given, memory, instruction_limit=most, sanitize=sanitize, until_fatal=True,
+                    blocks=program.sample_blocks(launch, blocks) if blocks else None,
+                )  # fmt: skip
             self._executed += max(result.warp_instructions, LEAST)
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
@@ -256,10 +260,10 @@ def _room(plan: Plan, problem: Mapping[str, int]) -> int:
     return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest))
 
 
-def _data(argument: DraftArgument, elements: int, limit: int, seed: int) -> Any:
-    """Return contents of at most `MOST_ROOM` bytes: normal numbers, or integers below the limit."""
+def _data(argument: DraftArgument, elements: int, limit: int, seed: int, room: int = MOST_ROOM) -> Any:
+    """Return contents of at most `room` bytes: normal numbers, or integers below the limit."""
     width = DTYPE_BYTES[argument.dtype]
-    elements = max(1, min(elements, MOST_ROOM // width))
+    elements = max(1, min(elements, room // width))
     drawn = min(elements, FILLED)
     rng = np.random.default_rng(seed)
     if _whole(argument.dtype):

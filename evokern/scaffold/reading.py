@@ -32,7 +32,7 @@ from evokern.scaffold.stated.sizes import commented_sizes
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
-_REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
+REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
          "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     """
     function = _with_pointers(source, _function(source, wanted))
     found_launch = find_launch(source, function, wanted)
-    plain = {*ELEMENT_TYPES, *WHOLE, *_REAL, *(one.name for one in function.template)}
+    plain = {*ELEMENT_TYPES, *WHOLE, *REAL, *(one.name for one in function.template)}
     for parameter in function.parameters:
         if parameter.base in UNSUPPORTED_TYPES:
             raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
@@ -71,7 +71,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     if not any(parameter.pointer for parameter in function.parameters):
         if values:
             raise _by_value(function, values[0])
-        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *_REAL}]
+        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *REAL}]
         if deduced:
             raise SourceError(
                 f"{function.signature}: the type of {deduced[0].name} is a template argument, but a drafted kernel "
@@ -211,7 +211,7 @@ def _types(function: KernelFunction, instance: Instance, text: str, options: Seq
     """Return a map of C types as written to actual types, for template parameters and names that the source defines."""
     found = instance.types
     unknown = {found.get(p.base, p.base) for p in function.parameters}
-    unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in _REAL}
+    unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in REAL}
     resolved = next(filter(None, (resolve.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
@@ -282,7 +282,7 @@ def _arguments(
         elif base in WHOLE:
             stated = launch.numbers.get(parameter.name) if launch else None
             yield DraftArgument(name, WHOLE[base], stated or f"p.{name.upper()}")
-        elif base in _REAL:
+        elif base in REAL:
             literal = argument if isinstance(argument, int | float) else None
             value = (
                 str(literal is None or bool(literal))
@@ -290,7 +290,7 @@ def _arguments(
                 else str(float(1.0 if literal is None else literal))
             )
             known = literal is not None
-            yield DraftArgument(name, _REAL[base], value, "" if known else "the file's launch passes a variable")
+            yield DraftArgument(name, REAL[base], value, "" if known else "the file's launch passes a variable")
         else:
             raise _by_value(function, parameter)
 

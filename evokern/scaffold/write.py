@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
-from evokern.files import link_outside, read_text, write_text
+from evokern.files import link_outside, read_text, write_bytes, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
 from evokern.scaffold.source_text import with_definitions
@@ -44,6 +45,7 @@ def scaffold(
     define: Sequence[str] = (),
     *,
     trust: bool = False,
+    arguments: Sequence[str] = (),
 ) -> Scaffold:
     """Write a kernel folder and a study for one kernel of a CUDA file, tuning script, T1 file or torch task.
 
@@ -54,6 +56,7 @@ def scaffold(
         entry: name of the `__global__` function, if the file has several.
         include: folders for the file's own headers, searched after the file's folder.
         define: macros that the build of a CUDA file defines, as NAME=VALUE.
+        arguments: command-line arguments of a tuning script.
         trust: whether Python code may run: a tuning script up to `tune_kernel`, or a KernelBench task.
 
     Raises:
@@ -64,6 +67,10 @@ def scaffold(
     text = _text_of(path)
     if define and (is_t1(text) or is_script(text) or is_task(text)):
         raise UsageError(f"{path} is not a CUDA file, so -D {define[0]} has no effect; omit it")
+    if arguments and not is_script(text):
+        raise UsageError(
+            f"{path} is not a tuning script, so the arguments {' '.join(arguments)} have no use; omit them"
+        )
     if is_t1(text):
         return write(draft_of(from_t1(text, path)), name, path.name, root)
     if is_script(text):
@@ -72,7 +79,7 @@ def scaffold(
                 f"{path} is a Python program, which would run up to its call to tune_kernel; inspect it and pass "
                 "--trust"
             )
-        return write(draft_of(run_script(path)), name, path.name, root)
+        return write(draft_of(run_script(path.resolve(), arguments, entry)), name, path.name, root)
     if is_task(text):
         if not trust:
             raise UsageError(
@@ -117,9 +124,9 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
     texts = {
         "kernel.cu": made.source,
         "kernel.py": kernel_py(name, origin, made),
-        "reference.h": reference_h(made),
+        **({} if made.same_as_default else {"reference.h": reference_h(made)}),
     }
-    written = _written(name, root, texts, study_toml(name, made), tuple(_to_confirm(made)))
+    written = _written(name, root, texts, study_toml(name, made), tuple(_to_confirm(made)), made.files)
     return replace(written, compiles=not made.compile_error)
 
 
@@ -141,8 +148,15 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
     return _written(name, root, texts, made.study, confirm)
 
 
-def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
-    """Write a kernel's files (name → text) and its study."""
+def _written(
+    name: str,
+    root: Path,
+    texts: Mapping[str, str],
+    study: str,
+    confirm: tuple[str, ...],
+    data: Mapping[str, bytes] = MappingProxyType({}),
+) -> Scaffold:
+    """Write a kernel's files (name → text or data) and its study."""
     folder, study_path = root / "kernels" / name, root / "studies" / f"{name}.toml"
     if why := link_outside(folder) or link_outside(study_path.parent):
         raise UsageError(f"{why}; remove the link, or run the command in another folder")
@@ -154,14 +168,30 @@ def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confir
     files = {**{folder / file: text for file, text in texts.items()}, study_path: study}
     for target, text in files.items():
         write_text(target, text)
-    return Scaffold(name, tuple(files), confirm)
+    for file, content in data.items():
+        write_bytes(folder / file, content)
+    return Scaffold(name, (*files, *(folder / file for file in data)), confirm)
+
+
+def _reference_note(made: Draft) -> str:
+    if not made.same_as_default:
+        return "kernel.py: write `reference`; reference.h: write the same computation in double precision"
+    if made.golden:
+        return (
+            "kernel.py: candidates are compared with the script's `answer` for its inputs, and elsewhere with the "
+            "default candidate; write `reference` to check other inputs against a known result"
+        )
+    return (
+        "kernel.py: candidates are only compared with the default candidate; write `reference` to check them against a "
+        "known result"
+    )
 
 
 def _to_confirm(made: Draft) -> list[str]:
     plan = made.plan
     notes = [f"the source does not compile: {made.compile_error}"] if made.compile_error else []
     notes += made.faults
-    notes.append("kernel.py: write `reference`; reference.h: write the same computation in double precision")
+    notes.append(_reference_note(made))
     guessed = [tensor.name for tensor in made.tensors if tensor.why]
     notes.append("kernel.py: confirm shapes and roles of " + ", ".join(tensor.name for tensor in made.tensors))
     if guessed and len(guessed) < len(made.tensors):
@@ -179,5 +209,6 @@ def _to_confirm(made: Draft) -> list[str]:
         notes.append("kernel.py: confirm the numbers passed for " + ", ".join(numbers))
     notes += made.notes
     notes.append("kernel.py: confirm the number of operations per call")
-    notes.append("the study: confirm the problem")
+    if not made.same_as_default:
+        notes.append("the study: confirm the problem")
     return notes

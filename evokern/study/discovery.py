@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evokern.declaration.as_data.declared import declared_kernel, is_declared
+from evokern.declaration.as_data.golden import with_values
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.kernel import Kernel, Problem, explained
 from evokern.declaration.kernel_files import CODE, KernelContent
@@ -143,7 +144,7 @@ def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: boo
     loaded = replace(kernel, folder=folder.resolve(), content=None)
     if given:
         loaded = replace(loaded, content=content)
-        return loaded if loaded.workload.tolerance else with_derived_bounds(loaded)
+        return _completed(loaded)
     if not is_file(folder / kernel.source):
         raise KernelError(f"{folder} lacks {kernel.source}, the source file named in kernel.py")
     now = loaded.read_content()
@@ -151,8 +152,13 @@ def load_kernel(folder: Path, content: KernelContent | None = None, *, keep: boo
         raise KernelError(f"{path} changed while it was read; run the command again")
     if content:
         now = KernelContent(now.files, content.outside)
-    loaded = replace(loaded, content=now) if keep or content else loaded
-    return loaded if loaded.workload.tolerance else with_derived_bounds(loaded)
+    return _completed(replace(loaded, content=now) if keep or content else loaded)
+
+
+def _completed(kernel: Kernel) -> Kernel:
+    """Return a loaded kernel with golden values and derived bounds."""
+    kernel = with_values(kernel)
+    return kernel if kernel.workload.tolerance else with_derived_bounds(kernel)
 
 
 def _declaration(path: Path) -> bytes:

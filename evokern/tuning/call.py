@@ -28,7 +28,7 @@ from evokern.declaration.genes import Value, filled, placeholders
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
 from evokern.errors import KernelError, UsageError, suggestion
-from evokern.tuning import rules
+from evokern.scaffold.tuner import rules
 from evokern.tuning.arguments import TunedArgument, arguments_of, device_of
 from evokern.tuning.options import TuneOptions
 from evokern.tuning.reference import described, digest_of, name_of, order_of, pickled, place_of

@@ -57,3 +57,60 @@ class TuneOptions:
     def study(self) -> str:
         """Name of the study."""
         return self.name or re.split(r"[<({]", str(self.entry))[0].strip().rpartition("::")[2]
+
+
+@dataclass(frozen=True)
+class KernelTunerArguments:
+    """Arguments of `evokern.tune_kernel`: those of Kernel Tuner's `tune_kernel`, and evokern's own."""
+
+    kernel_name: str = required("Name of the kernel, with its template arguments.")
+    kernel_source: Any = required("Source: text, a path, a list of paths, or a function of the parameters.")
+    problem_size: Any = required("Extents: a number, text, a tuple, or a function of the parameters.")
+    arguments: Sequence[Any] = required("Arguments of the kernel: arrays and NumPy numbers.")
+    tune_params: Mapping[str, Sequence[Any]] = required("Parameters with their values.")
+    grid_div_x: Any = option("Divisors of the grid along x. Default: the block's extent.")
+    grid_div_y: Any = option("Divisors of the grid along y.")
+    grid_div_z: Any = option("Divisors of the grid along z.")
+    restrictions: Any = option("Conditions on the parameters: texts, or functions of a dictionary.")
+    answer: Sequence[Any] | None = option("Expected outputs, with None for inputs.")
+    atol: float = option("Largest absolute error, as for `numpy.allclose`.", 1e-6)
+    verify: Any = option("Not supported.")
+    verbose: bool = option("Print every result.", False)
+    lang: str | None = option("Language; only CUDA is supported.")
+    device: Any = option("Number of the GPU, or a device as for `search`. Default: auto.", 0)
+    platform: int = option("Not supported.", 0)
+    smem_args: Mapping[str, Any] | None = option("Dynamic shared memory: {'size': bytes}.")
+    cmem_args: Any = option("Not supported.")
+    texmem_args: Any = option("Not supported.")
+    compiler: Any = option("Not supported.")
+    compiler_options: Sequence[str] | None = option("Compiler options.")
+    defines: Any = option("Not supported.")
+    log: Any = option("Not supported.")
+    iterations: int = option("Minimum number of samples of a measurement.", 7)
+    block_size_names: Sequence[str] | None = option("Names of the parameters that set the block's extents.")
+    quiet: bool = option("Print nothing.", False)
+    strategy: Any = option("`brute_force` or `random_sample`. Default: evokern's sampler.")
+    strategy_options: Mapping[str, Any] | None = option("`max_fevals` and `time_limit`.")
+    cache: Any = option("Not supported; see `db`.")
+    metrics: Mapping[str, Any] | None = option("Name → expression or function of a result.")
+    simulation_mode: Any = option("Not supported.")
+    parallel: Any = option("Not supported.")
+    observers: Any = option("Not supported.")
+    objective: Any = option("Only `time` is supported.")
+    objective_higher_is_better: Any = option("Not supported.")
+    objectives: Any = option("Not supported.")
+    seed: int | None = option("Random seed of the sampler.")
+    _: KW_ONLY
+    reference: Callable[..., Any] | None = option("Reference as for `tune`, instead of `answer`.")
+    name: str | None = option("Name of the study. Default: the name of the kernel.")
+    db: str | Path = option("Database that stores the results.", "evokern.db")
+    trials: int | None = option("Total number of evaluated trials over all calls.")
+    budget: str | float | None = option("Total time over all calls, such as 10m.")
+    fresh: bool = option("Start over; the old study is kept under another name.", False)
+
+    @property
+    def device_name(self) -> str | None:
+        """Name of the device; None for the default."""
+        if isinstance(self.device, str):
+            return self.device
+        return f"cuda:{self.device}" if self.device else None

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.accepted_options import split_options
-from evokern.errors import SourceError
+from evokern.declaration.as_data import golden
+from evokern.errors import KernelError, SourceError
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_call, from_t1, is_script, is_t1
@@ -49,7 +51,8 @@ out = numpy.zeros(512 * 256).astype(numpy.float32)
 image = numpy.random.randn(10**9).astype(numpy.float32)
 kernel_tuner.tune_kernel(
     "blur", source, (512, 256), [out, image, numpy.float32(0.5)], params,
-    grid_div_y=["block_size_y", "tile"], restrictions=["block_size_x * block_size_y <= 128", lambda p: True],
+    grid_div_y=["block_size_y", "tile"],
+    restrictions=["block_size_x * block_size_y <= 128", lambda p: p["tile"] * p["block_size_y"] <= 6],
     cmem_args={"weights": numpy.zeros(7, dtype=numpy.float32)}, compiler_options=["-std=c++11", "--use_fast_math"],
 )
 open("tuned", "w").write("this line is behind the call")
@@ -75,14 +78,18 @@ def test_a_script_becomes_a_kernel(here: Path) -> None:
     assert (code, "--trust" in told, (here / "kernels").exists()) == (2, True, False)
     code, told, _ = invoke("init", "blur.txt", "--trust")
     assert (code, (here / "tuned").exists()) == (0, False)
-    assert "restriction <lambda>" in told and "Constraint" in told
+    assert "only compared with the default candidate" in told
     kernel = find_kernel("blur")
     assert {gene.name: gene.values for gene in kernel.genes} == {
         "block_size_x": (16, 32, 64), "block_size_y": (2, 4), "tile": (1, 2),
     }  # fmt: skip
     taps = next(field for field in kernel.fields if field.name == "taps")
     assert (taps.choices, taps.default) == ((3, 5, 7), 3)
-    assert [constraint.name for constraint in kernel.constraints][:1] == ["restriction_1"]
+    assert [constraint.name for constraint in kernel.constraints][:2] == ["restriction_1", "restriction_2"]
+    values = [(tile, y) for tile in (1, 2) for y in (2, 4)]
+    made = [kernel.space.default().replace(tile=tile, block_size_y=y) for tile, y in values]
+    allowed = [kernel.constraints[1].evaluate(one, kernel.problem("512,256,taps=5"), None) for one in made]
+    assert [one.needed for one in allowed] == [0, 0, 0, 1], "the lambda is arithmetic"
     config, problem = kernel.space.default(), kernel.problem("512,256,taps=5")
     (launch,) = kernel.launches(config, problem)
     assert launch.grid == (512 // config["block_size_x"], 256 // (config["block_size_y"] * config["tile"]), 1)
@@ -253,3 +260,73 @@ def test_options_for_nvcc_alone_are_left_out_with_a_word(tmp_path: Path) -> None
     made = draft_of(from_t1(json.dumps(_t1(CompilerOptions=["-O3", "--use_fast_math"])), tmp_path / "t1.json"))
     assert made.plan.options == ("--use_fast_math",)
     assert any("omits the compiler options -O3" in note for note in made.notes)
+
+
+CALLS = """
+import sys, argparse
+import numpy as np
+import cupy, pycuda.driver as drv
+from kernel_tuner import tune_kernel, run_kernel
+from kernel_tuner.observers import BenchmarkObserver
+from kernel_tuner.observers.nvml import NVMLObserver
+
+class Registers(BenchmarkObserver):
+    def get_results(self):
+        return {}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("size", type=int)
+    n = parser.parse_args().size
+    x = cupy.asarray(np.random.rand(n).astype(np.float16))
+    for name in ("one", "two"):
+        source = '__global__ void %s(half* y, const half* x) { int i = blockIdx.x * block_size_x + threadIdx.x; ' % name
+        source += '\\n y[i] = x[i]; }'
+        args = [np.zeros_like(x), x]
+        expected = run_kernel(name, source, n, args, {"block_size_x": 64})[0]
+        tune_kernel(name, source, n, args, {"block_size_x": [64, 128]}, answer=[expected, None],
+                    observers=[NVMLObserver(["nvml_energy"]), Registers()],
+                    smem_args={"size": lambda p: p["block_size_x"]})
+"""
+
+
+def test_arguments_observers_and_several_calls(tmp_path: Path) -> None:
+    """A script gets its arguments, devices are replaced, and `entry` selects a call."""
+    path = tmp_path / "calls.py"
+    path.write_text(CALLS)
+    first, second = run_script(path, ["256"]), run_script(path, ["256"], "two")
+    assert (first.kernel, second.kernel, first.problem_size) == ("one", "two", (256,))
+    assert [argument.dtype for argument in first.arguments] == ["f16", "f16"] and first.shared == "block_size_x"
+    assert (list(first.answers), first.arrays) == ([0], b""), "run_kernel computes nothing"
+    assert any("run_kernel" in note for note in first.notes)
+    with pytest.raises(SourceError, match="tunes one, two, but not three"):
+        run_script(path, ["256"], "three")
+    with pytest.raises(SourceError, match=r"sys\.exit before .* required: size; pass its arguments after --"):
+        run_script(path)
+
+
+def test_an_answer_is_kept_with_its_inputs(here: Path) -> None:
+    """At the script's problem, inputs and outputs are those of the script; a changed file is refused."""
+    (here / "scale.py").write_text(
+        "import numpy as np\nfrom kernel_tuner import tune_kernel\nx = np.arange(512, dtype=np.float32)\n"
+        "source = '__global__ void scale(float* y, const float* x, int n) {\\n'\n"
+        "source += ' int i = blockIdx.x * block_size_x + threadIdx.x; if (i < n) y[i] = 2 * x[i]; }'\n"
+        "tune_kernel('scale', source, 512, [np.zeros_like(x), x, np.int32(512)], {'block_size_x': [32, 64]},\n"
+        "            answer=[2 * x, None, None], atol=1e-3)\n"
+    )
+    assert invoke("init", "scale.py", "--trust")[0] == 0
+    kernel = find_kernel("scale")
+    problem, config = kernel.problem("N=512"), kernel.space.default()
+    tensors = kernel.workload.tensors(problem, config)
+    drawn = tensors["x"].draw(torch.Generator())
+    outputs = kernel.workload.reference(problem, {"x": drawn.to(torch.float64)})
+    assert torch.equal(outputs["y"], 2 * torch.arange(512, dtype=torch.float64)) and tensors["x"].change == "nothing"
+    assert (kernel.workload.tolerance["y"].atol, kernel.workload.tolerance["y"].rtol) == (1e-3, 1e-5)
+    small = kernel.problem("N=64")
+    assert kernel.workload.tensors(small, config)["x"].draw is None
+    given = torch.rand(64, dtype=torch.float32).to(torch.float64)
+    assert torch.equal(kernel.workload.reference(small, {"x": given})["y"], 2 * given)
+    (here / "kernels" / "scale" / "golden.npz").write_bytes(b"other")
+    golden._arrays.cache_clear()
+    with pytest.raises(KernelError, match=r"is not the file that kernel\.py declares"):
+        find_kernel("scale").workload.reference(problem, {"x": drawn})

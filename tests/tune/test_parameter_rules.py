@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import evokern
 from evokern.declaration.as_data.declared import chosen
 from evokern.declaration.genes import Config
-from evokern.tuning.rules import Parameters, condition, extents, rule_of
+from evokern.scaffold.tuner.rules import Parameters, condition, extents, rule_of
 
 PARAMETERS = {"A": (1, 2, 3, 8), "B": (4, 16, 64), "MODE": ("fast", "exact")}
 

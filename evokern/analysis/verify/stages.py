@@ -12,6 +12,7 @@ from typing import Any, Literal
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
+from evokern.declaration.as_data.golden import compared_with
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import (
     MAX_PROBLEMS,
@@ -121,9 +122,12 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     covered = all(one.covered for one in found)
     judged = all(one.judged for one in found)
     detail = f"{ran} of {total} blocks ran"
-    detail += " with correct results" if judged else "; results not compared because the reference takes too long"
+    against = compared_with(candidate.kernel.workload.reference)
+    right = " with equal results" if against else " with correct results"
+    detail += right if judged else "; results not compared because the reference takes too long"
     detail += "; every output is written" if covered else "; could not confirm that every output is written"
     scaled = [str(one.scaled) for one in found if one.scaled]
+    detail += f"; compared with {against}" if against else ""
     detail += f"; all blocks ran on the problem scaled down to {', '.join(scaled)}" if scaled else ""
     blocks = {problem.key: [one.blocks, one.of] for problem, one in zip(candidate.problems, found, strict=True)}
     facts = {"share": ran / total, "covered": covered, "judged": judged, "problems": blocks}

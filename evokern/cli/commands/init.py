@@ -31,6 +31,10 @@ def init(
             help="CUDA file with a __global__ function, Kernel Tuner script, T1 file, or KernelBench task.",
         ),
     ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the Kernel Tuner script.", show_default=False),
+    ] = None,
     entry: Annotated[
         str | None, typer.Option("--entry", metavar="NAME", help="Kernel to use if the file contains several.")
     ] = None,
@@ -74,7 +78,7 @@ def init(
     """
     from evokern.scaffold import scaffold
 
-    made = scaffold(file, Path.cwd(), name, entry, include, define, trust=trust)
+    made = scaffold(file, Path.cwd(), name, entry, include, define, trust=trust, arguments=arguments or ())
     if output.json:
         output.print_json({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
         return 0 if made.compiles else 1

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.as_data.expressions import value_of
+from evokern.declaration.as_data.golden import Compared, compared_with
 from evokern.declaration.as_data.words import SHAPES
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config, Mutation, Parameter
@@ -312,9 +313,10 @@ class _Declared:
         baselines: tuple[Baseline, ...] = ()
         if functions is not None and self.passing().framework == "torch":
             baselines = (Baseline(data["reference"]["name"], self.baseline),)
+        other = "" if functions is None else compared_with(functions.reference)
         return Workload(
             tensors=lambda p, c: tensors,
-            reference=self.reference,
+            reference=Compared(self.reference, other) if other else self.reference,
             tolerance=self.tolerance(),
             error={} if functions is None else dict(functions.error),
             flops=lambda p: data["flops"],

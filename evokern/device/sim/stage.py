@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from evokern import simt
+from evokern.declaration.as_data.golden import KernelReference
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
@@ -217,4 +218,8 @@ def independent(tensors: Mapping[str, Tensor], program: SimulatedProgram, launch
 def has_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> bool:
     """Return whether the float64 reference of a problem is cheap enough for a CPU."""
     elements = sum(t.elements for t in tensors.values() if t.role in ("output", "inout"))
-    return elements <= MOST_ELEMENTS_CHECKED and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED
+    if elements > MOST_ELEMENTS_CHECKED:
+        return False
+    reference = kernel.workload.reference
+    known = reference.affordable(problem) if isinstance(reference, KernelReference) else None
+    return known if known is not None else kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,9 +35,15 @@ def over_genes(text: str, genes: Sequence[str], fields: Mapping[str, str] | None
         def visit_Name(self, node: ast.Name) -> ast.AST:
             if node.id in known:
                 return ast.parse(known[node.id], mode="eval").body
-            if node.id in ("min", "max", "int", "abs"):
+            if node.id in ("min", "max", "int", "abs", "ceil_div"):
                 return node
             raise ValueError(node.id)
+
+        def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+            self.generic_visit(node)
+            if isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant):
+                return ast.Constant(_value(node, {}))
+            return node
 
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -44,8 +51,64 @@ def over_genes(text: str, genes: Sequence[str], fields: Mapping[str, str] | None
             if isinstance(node, (ast.Attribute, ast.Subscript, ast.Lambda, ast.Await, ast.NamedExpr)):
                 return None
         return ast.unparse(Rename().visit(tree).body)
-    except (SyntaxError, ValueError, RecursionError):
+    except (ArithmeticError, SyntaxError, ValueError, RecursionError):
         return None
+
+
+MOST_CASES = 64
+"""Maximum number of entries of a table that becomes an expression."""
+
+
+def expressions(rule: Mapping[str, Any], *, condition: bool = False) -> list[str] | None:
+    """Return a stored function of the parameters as expressions over their names; None if it is a large table.
+
+    Args:
+        rule: function as `evokern.scaffold.tuner.rules` stores it.
+        condition: whether the function is a condition, whose value is 1 or 0.
+    """
+    if "table" in rule:
+        return _table_expressions(rule, condition=condition)
+    texts: list[str] = []
+    for at in range(len(rule["cases"][0]["value"])):
+        text = ""
+        for case in reversed(rule["cases"]):
+            value = case["value"][at]
+            value = {"1": "True", "0": "False"}.get(value, value) if condition else value
+            when = " and ".join(f"({one})" for one in case["when"])
+            text = (
+                value
+                if not text
+                else when
+                if (value, text) == ("True", "False")
+                else f"({value} if {when} else {text})"
+            )
+        texts.append(re.sub(r"\bc\.", "", text))
+    return texts
+
+
+def _table_expressions(rule: Mapping[str, Any], *, condition: bool) -> list[str] | None:
+    names, table = rule["of"], dict(rule["table"])
+    key = f"({', '.join(names)},)"
+
+    def entry(text: str) -> str:
+        parts = text.split(",") if names else []
+        return f"({', '.join(p if re.fullmatch(r'-?[0-9]+', p) else repr(p) for p in parts)},)"
+
+    if condition:
+        held = [entry(one) for one, values in table.items() if values[0]]
+        failed = [entry(one) for one, values in table.items() if not values[0]]
+        few, word = (held, "in") if len(held) <= len(failed) else (failed, "not in")
+        return [f"{key} {word} ({', '.join(few)},)"] if 0 < len(few) <= MOST_CASES else ["True"] if not few else None
+    if len(table) > MOST_CASES:
+        return None
+    texts = []
+    for at in range(len(next(iter(table.values())))):
+        *others, last = table.items()
+        text = str(last[1][at])
+        for one, values in reversed(others):
+            text = f"({values[at]} if {key} == {entry(one)} else {text})"
+        texts.append(text)
+    return texts
 
 
 def values_of(text: str, names: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
@@ -59,6 +122,15 @@ def values_of(text: str, names: Mapping[str, Any] | None = None) -> tuple[Any, .
     if len(values) > MOST_VALUES:
         raise ValueError(f"{len(values)} values")
     return values
+
+
+def value_over(text: str, names: Mapping[str, Any]) -> Any:
+    """Evaluate arithmetic over names without executing it as code.
+
+    Raises:
+        ValueError: the text is not arithmetic.
+    """
+    return _value(ast.parse(text.strip(), mode="eval").body, names)
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 
 from evokern.compile.accepted_options import split_options
-from evokern.cuda_source import CudaSource, KernelFunction, read
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction, read
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
+from evokern.scaffold import resolve
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import small_problems
-from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
+from evokern.scaffold.reading import DRAFTED_FOR, REAL, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated.launch import WHOLE
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
+from evokern.scaffold.tuner.stated import require_outputs, with_stated
 
 VECTOR_PROBLEM = 1 << 12
 """Value of every field in the detection of vector lengths; every vector length divides it."""
@@ -51,8 +53,23 @@ def draft_of(request: TunerRequest) -> Draft:
         raise SourceError(f"an expression of the tuner's input has no value: {error}") from error
 
 
-def _draft(request: TunerRequest) -> Draft:
-    source = read(Path(request.file)) if request.file else read(textwrap.dedent(request.source) + "\n")
+def reading_of(request: TunerRequest) -> KernelReading:
+    """Return what a tuner's input states about its kernel, without runs.
+
+    Raises:
+        SourceError: as for `draft_of`.
+    """
+    try:
+        return _read(request)[1]
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise SourceError(f"an expression of the tuner's input has no value: {error}") from error
+
+
+def _read(request: TunerRequest) -> tuple[TunerRequest, KernelReading, CudaSource]:
+    if request.file:
+        source = read(Path(request.file), request.include)
+    else:
+        source = read(textwrap.dedent(request.source) + "\n", request.include)
     function = next((entry for entry in source.entries if entry.name == request.kernel), None)
     if function is None:
         known = ", ".join(entry.name for entry in source.entries) or "none"
@@ -62,9 +79,14 @@ def _draft(request: TunerRequest) -> Draft:
             f"{function.signature} has {len(function.parameters)} parameters, but the tuner passes "
             f"{len(request.arguments)} arguments"
         )
-    reading = _reading(request, source, function)
-    reading = _with_whole_vectors(_with_sizes_as_fields(reading))
-    made = from_reading(reading, known_launch=True)
+    request = _with_kernel_types(request, source, function)
+    return request, _reading(request, source, function), source
+
+
+def _draft(request: TunerRequest) -> Draft:
+    request, reading, source = _read(request)
+    function = reading.function
+    made = from_reading(_with_whole_vectors(_with_sizes_as_fields(reading)), known_launch=True)
     made = replace(
         made,
         launch_from="the tuner",
@@ -72,9 +94,36 @@ def _draft(request: TunerRequest) -> Draft:
         expected=request.expected,
         notes=(*made.notes, *request.notes, *_dropped_options(request), *_untranslated(request)),
     )
+    made = with_stated(replace(made, same_as_default=True), request, function)
     for position in request.sums:
         made = _summed(made, function.parameters[position].name)
+    require_outputs(made.tensors, function)
     return made
+
+
+def _with_kernel_types(request: TunerRequest, source: CudaSource, function: KernelFunction) -> TunerRequest:
+    """Return a request whose arguments have the types that the kernel takes; a note names each difference."""
+    template = {parameter.name for parameter in function.template}
+    unknown = {p.base for p in function.parameters} - template - {*ELEMENT_TYPES, *WHOLE, *REAL, "bool", "void"}
+    values = _default_configuration(request, source)
+    options = [*_options(request)[0], *(f"-D{name}={value}" for name, value in values.items())]
+    types = resolve.types(source.device_text, unknown, options, DRAFTED_FOR[0]) if unknown else {}
+    arguments, notes = [], []
+    for parameter, given in zip(function.parameters, request.arguments, strict=True):
+        base = types.get(parameter.base, parameter.base)
+        known = {**REAL, **WHOLE, **ELEMENT_TYPES}
+        wanted = known.get(base) if parameter.pointer else {**REAL, **WHOLE}.get(base)
+        same = (
+            wanted is None
+            or wanted == given.dtype
+            or (wanted[0] in "iu" and given.dtype[0] in "iu" and wanted[1:] == given.dtype[1:])
+        )
+        if not same and (given.shape is not None) == parameter.pointer:
+            taken = f"the kernel takes {parameter.type} ({wanted})"
+            notes.append(f"kernel.py: the tuner passes {given.dtype} for {parameter.name or given.name}, but {taken}")
+            given = replace(given, dtype=wanted or given.dtype)
+        arguments.append(given)
+    return replace(request, arguments=tuple(arguments), notes=(*request.notes, *notes))
 
 
 def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction) -> KernelReading:
@@ -95,7 +144,11 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
                 fields.append(DraftField(name, why="no macro or argument equals the tuner's problem size"))
                 literals[name] = size
             on_axis[axis] = f"p.{name}"
-    grid = tuple(_in_fields(extent, given, axis) for axis, extent in enumerate(_grid(request, on_axis)))
+    grid = tuple(_in_fields(extent, {**literals, **given}, axis) for axis, extent in enumerate(_grid(request, on_axis)))
+    if not fields:
+        more = _grid_sizes(grid, text)
+        fields, literals = [DraftField(name) for name in more], {**literals, **more}
+        grid = tuple(_in_fields(extent, more, axis) for axis, extent in enumerate(grid))
     while len(grid) > 1 and grid[-1] in ("1", "ceil_div(1, 1)"):
         grid = grid[:-1]
     block = tuple(_extent(request, axis) for axis in range(3))
@@ -106,7 +159,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
     macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
     plan = Plan(
-        entry=function.name if function.extern_c else function.qualified,
+        entry=_entry(request, function),
         genes=genes,
         fields=tuple(fields),
         arguments=arguments,
@@ -119,6 +172,16 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         constants=constants_of(text, {}),
     )
     return KernelReading(function, plan, text, "the tuner", "", literals)
+
+
+def _entry(request: TunerRequest, function: KernelFunction) -> str:
+    """Return the kernel's name with its template arguments, in which a parameter is a field of a format string."""
+    if not request.template:
+        return function.name if function.extern_c else function.qualified
+    text = request.template.replace("{", "{{").replace("}", "}}")
+    names = "|".join(map(re.escape, request.parameters)) or "$^"
+    text = re.sub(rf"\b({names})\b", r"{c.\1}", text)
+    return f"{function.qualified}<{text}>"
 
 
 def _options(request: TunerRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -154,12 +217,24 @@ def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
     }
 
 
+def _grid_sizes(grid: Sequence[str], text: str) -> dict[str, int]:
+    """Return fields for the sizes in a grid, if nothing else states the size of the problem."""
+    found: dict[str, int] = {}
+    for axis, extent in enumerate(grid):
+        numbers = [int(one) for one in re.findall(r"(?<![\w.])[0-9]+(?![\w.])", extent)]
+        largest = max(numbers, default=0)
+        if largest >= LEAST_SIZE and largest not in found.values():
+            found[unused_name(f"SIZE_{'XYZ'[axis]}", text)] = largest
+    return found
+
+
 def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
-    """Replace field values in an expression with fields; of two fields with the same value, use the axis's field."""
-    for number in set(given.values()):
+    """Replace field values in an expression with fields; of several fields with one value, use the axis's field."""
+    for number in {value for value in given.values() if value >= LEAST_SIZE}:
         fitting = [name for name, value in given.items() if value == number]
         named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
-        text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"p.{(named or fitting)[0]}", text)
+        chosen = named[0] if named else fitting[min(axis, len(fitting) - 1)]
+        text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"p.{chosen}", text)
     return text
 
 
@@ -189,7 +264,7 @@ def _arguments(
             raise SourceError(f"{function.signature}: the tuner passes {given} for {parameter.type} {name}")
         if parameter.pointer:
             arguments.append(DraftArgument(name, given.dtype, None))
-        elif given.dtype[0] in "iu" and parameter.base in WHOLE:
+        elif given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template):
             field = name.upper()
             fields.append(DraftField(field))
             literals[field] = int(given.value or 0)
@@ -271,7 +346,7 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         others = [value for value in gene.values if value != gene.default][:3]
         runs = [prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True) for value in others]
         ran = [run for run in runs if run.ok]
-        launch = f"c.{gene.name}" in " ".join((*plan.grid, *plan.block))
+        launch = re.search(rf"\bc\.{re.escape(gene.name)}\b", " ".join((*plan.grid, *plan.block, plan.entry)))
         if ran and not launch and all(_extents(run) != _extents(base) for run in ran):
             moved.append(gene)
     if not moved:
@@ -286,11 +361,17 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         )
         for gene in moved
     )
+
+    def moved_in(text: str) -> str:
+        return re.sub(rf"\bc\.({'|'.join(map(re.escape, names))})\b", r"p.\1", text)
+
     kept = replace(
         plan,
         genes=tuple(gene for gene in plan.genes if gene.name not in names),
         fields=(*plan.fields, *fields),
         macros={**plan.macros, **{name: f"p.{name}" for name in names}},
+        shared=moved_in(plan.shared),
+        constraints=tuple((label, moved_in(text), why) for label, text, why in plan.constraints),
     )
     return replace(reading, plan=kept, literals={**reading.literals, **{g.name: int(g.default) for g in moved}})
 

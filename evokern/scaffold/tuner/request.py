@@ -6,21 +6,24 @@ import ast
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from evokern.errors import SourceError, suggestion
 from evokern.files import is_file, read_text
-from evokern.scaffold.tuner.arithmetic import values_of
+from evokern.scaffold.tuner.arithmetic import expressions, values_of
 
 DTYPES: Mapping[str, str] = {
     "float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
     "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "float": "f32", "double": "f64", "half": "f16",
-    "float2": "f32", "float4": "f32", "half2": "f16", "double2": "f64",
+    "int": "i32", "uint": "u32", "long": "i64", "ulong": "u64", "short": "i16", "char": "i8", "uchar": "u8",
 }  # fmt: skip
 """NumPy's and T1's type names → evokern's."""
+_WIDE = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint64"))
+"""Types whose last digit is not a number of elements."""
 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*", re.ASCII)
 
@@ -37,6 +40,12 @@ class TunerArgument:
     """Value, if the argument is a number."""
     name: str = ""
     """Name of the argument, if the file contains one."""
+    role: str = ""
+    """Role of an array that the file states, as in `evokern.Tensor`; empty if it states none."""
+    span: tuple[float, float] | None = None
+    """Smallest and largest value of an array; None if they are unknown."""
+    size: str = ""
+    """Expression of an array's size, if the file contains one."""
 
     def __post_init__(self) -> None:
         if self.value is not None and not isinstance(self.value, (int, float)):
@@ -71,6 +80,8 @@ class TunerRequest:
     """`__constant__` array → its contents."""
     shared: str = "0"
     """Python text of the dynamic shared memory in bytes."""
+    include: tuple[Path, ...] = ()
+    """Folders of the source's own headers."""
     options: tuple[str, ...] = ()
     """Compiler options for the kernel."""
     sums: tuple[int, ...] = ()
@@ -79,6 +90,14 @@ class TunerRequest:
     """Notes about input that could not be translated, one sentence each."""
     expected: str = ""
     """Expected result of the script, in words."""
+    template: str = ""
+    """Template arguments of the kernel, as written in its name."""
+    atol: float | None = None
+    """Largest absolute error that a script permits; None if there is no script."""
+    answers: Mapping[int, int] = field(default_factory=dict)
+    """Position of an argument whose result the script compares → number of elements of the expected array."""
+    arrays: bytes = b""
+    """NPZ file with the arrays of a call with `answer`; empty if they are unknown or too large."""
 
     def __post_init__(self) -> None:
         names = [self.kernel, *self.parameters, *self.constants, *(argument.name for argument in self.arguments)]
@@ -106,7 +125,8 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
     source = call["kernel_source"]
     if not isinstance(source, Mapping) or "file" not in source:
         raise SourceError(
-            "the script generates its kernel source with a function; write the text of one configuration to a file"
+            "the script generates its kernel source with a function whose text is not the same code with other "
+            "numbers; write the text of one configuration to a file"
         )
     notes: list[str] = []
     restrictions = _restrictions(call.get("restrictions"), notes)
@@ -114,15 +134,25 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         raise SourceError(
             "the script uses textures (texmem_args), which evokern does not support; use a tensor instead"
         )
-    shared = (call.get("smem_args") or {}).get("size", 0)
+    if source["text"].strip() and "\n" not in source["text"] and not source["file"]:
+        raise SourceError(f"the script's kernel source {source['text']!r} is neither code nor a file; correct the path")
+    shared = _one(_plain((call.get("smem_args") or {}).get("size", 0), "smem_args", notes)) or 0
     answer = call.get("answer")
     arguments = tuple(_argument(item) for item in call.get("arguments") or ())
     if call.get("verify"):
         notes.append(
             "kernel.py: the script checks results with its own function (verify); compare your reference with it"
         )
+    if call.get("objective") not in (None, "time") or call.get("objectives"):
+        notes.append("the study: the script optimises another objective; evokern always optimises the time")
+    if isinstance(answer, list) and any(isinstance(one, Mapping) and one.get("computed") is False for one in answer):
+        notes.append(
+            "kernel.py: the script computes `answer` with run_kernel, which needs a device; its values are unknown here"
+        )
+    kernel, _, template = str(call["kernel_name"]).partition("<")
     return TunerRequest(
-        kernel=str(call["kernel_name"]).partition("<")[0],
+        kernel=kernel.strip(),
+        template=template.rpartition(">")[0].strip(),
         source=source["text"],
         file=source.get("file", ""),
         problem_size=_sizes(call.get("problem_size"), notes),
@@ -133,11 +163,14 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         block_names=_names(call.get("block_size_names")),
         arguments=arguments,
         constants={name: _argument(item) for name, item in (call.get("cmem_args") or {}).items()},
-        shared=str(shared) if isinstance(shared, (int, str)) else "0",
-        options=tuple(str(option) for option in call.get("compiler_options") or ()),
+        shared=str(shared),
+        include=tuple(_include_folders(call)),
+        options=tuple(_compiler_options(call)),
         sums=tuple(_summed(answer, arguments)),
         notes=tuple(notes),
         expected=_expected(answer),
+        atol=float(call["atol"]) if call.get("atol") is not None else 1e-6,  # Kernel Tuner's default
+        answers=_answers(answer, arguments),
     )
 
 
@@ -173,12 +206,17 @@ def _t1_request(whole: Any, path: Path) -> TunerRequest:
     arguments, constants = [], {}
     for item in kernel.get("Arguments", ()):
         shape = None
+        written = re.fullmatch(r"([a-z]+\d*?)([234]?)(?:_t)?", str(item["Type"]))
+        dtype = DTYPES.get(item["Type"]) or (DTYPES.get(written[1]) if written else None)
         if item["MemoryType"] == "Vector":
-            shape = (int(values_of(str(item["Size"]), names)[0]),)
-        dtype = DTYPES.get(item["Type"])
+            lanes = int(written[2] or 1) if written and item["Type"] not in _WIDE else 1
+            shape = (int(values_of(str(item["Size"]), names)[0]) * lanes,)
         if dtype is None:
             notes.append(f"kernel.py: T1 type {item['Type']!r} of {item.get('Name', 'an argument')} is taken as f32")
-        made = TunerArgument(dtype or "f32", shape, _t1_number(item.get("FillValue")), item.get("Name", ""))
+        made = TunerArgument(
+            dtype or "f32", shape, _t1_number(item.get("FillValue")), item.get("Name", ""),
+            _T1_ROLES.get(item.get("AccessType", ""), ""), _t1_span(item, shape), str(item.get("Size", "")),
+        )  # fmt: skip
         if item["MemoryType"] == "Symbol" or item.get("MemType") == "Constant":
             constants[str(item.get("Name", ""))] = made
         if item["MemoryType"] != "Symbol":
@@ -223,6 +261,18 @@ def _t1_axes(given: Any) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         return given
     return dict(zip("XYZ", _t1_values(given if given is not None else [], text=True), strict=False))
+
+
+_T1_ROLES = {"ReadOnly": "input", "WriteOnly": "output", "ReadWrite": "inout"}
+"""T1's access types → evokern's roles."""
+
+
+def _t1_span(item: Mapping[str, Any], shape: tuple[int, ...] | None) -> tuple[float, float] | None:
+    """Return the range of an array's values: `Random` fills up to `FillValue`, a generator with the element's index."""
+    fill, value = item.get("FillType", ""), _t1_number(item.get("FillValue"))
+    if fill == "Random" and isinstance(value, (int, float)) and value > 0:
+        return 0.0, float(value)
+    return (0.0, float(prod(shape))) if fill == "Generator" and shape and item.get("DataSource") == "i" else None
 
 
 def _t1_number(given: Any) -> Any:
@@ -281,25 +331,60 @@ def _argument(item: Any) -> TunerArgument:
                 f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not support"
             )
         shape = tuple(item["shape"]) if "shape" in item else None
-        return TunerArgument(dtype, shape, item.get("value"))
+        span = (float(item["low"]), float(item["high"])) if "low" in item else None
+        return TunerArgument(dtype, shape, item.get("value"), span=span)
     if isinstance(item, (int, float)):
         return TunerArgument("i32" if isinstance(item, int) else "f32", None, item)
     raise SourceError(f"the script passes an argument that is neither an array nor a number: {item}")
 
 
+def _compiler_options(call: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the compiler options without include folders, whose headers the draft contains."""
+    given = iter(map(str, call.get("compiler_options") or ()))
+    for option in given:
+        if option in ("-I", "--include-path"):
+            next(given, "")
+        elif not option.startswith(("-I", "--include-path=")):
+            yield option
+
+
+def _include_folders(call: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the folders of headers: those of the compiler options, and the script's own."""
+    own = Path(call.get("folder", "."))
+    given = iter(map(str, call.get("compiler_options") or ()))
+    for option in given:
+        if option in ("-I", "--include-path"):
+            yield own / next(given, "")
+        elif match := re.fullmatch(r"(?:-I|--include-path=)(.+)", option):
+            yield own / match[1]
+    yield own
+
+
+def _plain(given: Any, what: str, notes: list[str]) -> Any:
+    """Return a value, or the expressions of a function of the parameters; None for other functions, with a note."""
+    if not isinstance(given, Mapping) or not ({"rule", "function"} & set(given)):
+        return given
+    parts = expressions(given["rule"]) if "rule" in given else None
+    if parts is None:
+        notes.append(f"kernel.py: {what} is a function of the script that is not plain arithmetic; write it by hand")
+    return parts
+
+
+def _one(given: Any) -> Any:
+    return given[0] if isinstance(given, list) else given
+
+
 def _sizes(given: Any, notes: list[str]) -> tuple[int | str, ...]:
-    if isinstance(given, Mapping):
-        notes.append("kernel.py: problem_size is a function of the script; write the grid in `launches`")
+    given = _plain(given, "problem_size", notes)
+    if given is None:
         return ()
     sizes = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     return tuple(size if isinstance(size, (int, str)) else size["value"] for size in sizes if size is not None)
 
 
 def _divisors(given: Any, notes: list[str]) -> tuple[str, ...] | None:
+    given = _plain(given, "a grid divisor", notes)
     if given is None:
-        return None
-    if isinstance(given, Mapping):
-        notes.append("kernel.py: a grid divisor is a function of the script; write the grid in `launches`")
         return None
     return tuple(str(item) for item in ([given] if isinstance(given, (str, int)) else given))
 
@@ -312,11 +397,15 @@ def _names(given: Any) -> tuple[str, str, str]:
 
 def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
     items = given if isinstance(given, list) else [] if given is None else [given]
+    found: list[str] = []
     for item in items:
-        if not isinstance(item, str):
-            name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
-            notes.append(f"kernel.py: restriction {name} is not a string; rewrite it as a Constraint")
-    return tuple(item for item in items if isinstance(item, str))
+        parts = expressions(item["rule"], condition=True) if isinstance(item, Mapping) and "rule" in item else None
+        if isinstance(item, str) or parts:
+            found += [item] if isinstance(item, str) else (parts or [])
+            continue
+        name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
+        notes.append(f"kernel.py: restriction {name} is not plain arithmetic; rewrite it as a Constraint")
+    return tuple(one for one in found if one != "True")
 
 
 def _summed(answer: Any, arguments: Sequence[TunerArgument]) -> list[int]:
@@ -328,6 +417,17 @@ def _summed(answer: Any, arguments: Sequence[TunerArgument]) -> list[int]:
         for position, (wanted, argument) in enumerate(zip(answer, arguments, strict=False))
         if isinstance(wanted, Mapping) and "value" in wanted and argument.shape is not None
     ]
+
+
+def _answers(answer: Any, arguments: Sequence[TunerArgument]) -> dict[int, int]:
+    """Return the array arguments with an expected array → its number of elements."""
+    if not isinstance(answer, list):
+        return {}
+    return {
+        position: prod(wanted["shape"])
+        for position, (wanted, argument) in enumerate(zip(answer, arguments, strict=False))
+        if isinstance(wanted, Mapping) and "shape" in wanted and argument.shape is not None
+    }
 
 
 def _expected(answer: Any) -> str:

@@ -1,0 +1,369 @@
+"""Sizes, roles and ranges of buffers, and correct results, as the input of a tuner states them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from evokern.cuda_source import KernelFunction
+from evokern.declaration.as_data.golden import OUTPUT
+from evokern.errors import SourceError
+from evokern.scaffold.draft import Draft
+from evokern.scaffold.infer import size_of
+from evokern.scaffold.plan import DraftTensor, Plan
+from evokern.scaffold.probe import Prober
+from evokern.scaffold.problems import LIMIT
+from evokern.scaffold.reading import DRAFTED_FOR
+from evokern.scaffold.tuner.arithmetic import over_genes
+from evokern.scaffold.tuner.request import TunerArgument, TunerRequest
+
+GOLDEN_FILE = "golden.npz"
+"""File with the values of a script's call, next to `kernel.py`."""
+OBSERVED = 8
+"""Number of blocks that run at the tuner's own problem, if smaller ones cannot be run."""
+_UNRUN = "the kernel did not run"
+MOST_VALUES = 32
+"""Number of configurations on which a divisor is tested."""
+MOST_BORDER = 1 << 10
+"""Maximum border of an image, in elements."""
+LEAST_EXTENT = 16
+"""Minimum number of a field that is an extent of a buffer."""
+MOST_SMALL = 1 << 18
+"""Maximum number of elements of all buffers at a small problem that is scaled down from the file's problem."""
+TRIED = 5
+"""Number of configurations that must be clean at a small problem."""
+RTOL = 1e-5
+"""Relative tolerance of `numpy.allclose`, with which Kernel Tuner compares results."""
+_GUESSED = {"f64": 1e-10, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2}
+"""Tolerance between candidates if the file states none."""
+
+
+def with_stated(made: Draft, request: TunerRequest, function: KernelFunction) -> Draft:
+    """Return a draft with the sizes, roles, ranges and results that the tuner's input states.
+
+    Args:
+        made: draft from runs on the simulator.
+        request: the tuner's input.
+        function: the kernel.
+    """
+    given = _by_name(request, function)
+    const = {parameter.name for parameter in function.parameters if parameter.const}
+    made = _with_observed(made, given)
+    notes = [note for note in made.notes if "roles, shapes and launch are guesses" not in note]
+    sized = [_sized(made, tensor, given.get(tensor.name), request, notes) for tensor in made.tensors]
+    unseen = {t.name for t in made.tensors if t.why.startswith((_UNRUN, "no run accesses"))}
+    tensors = tuple(_with_role(t, given.get(t.name), request, const, ran=t.name not in unseen) for t, _ in sized)
+    made = replace(made, tensors=tensors, notes=tuple(notes))
+    if not all(known for _, known in sized):
+        made = _fixed(made)
+    made = _without_invented_rules(made)
+    made = _with_small_problems(made)
+    made = replace(made, tolerance={t.name: _tolerance(t, request) for t in tensors if t.role in ("output", "inout")})
+    return _with_golden(made, request, given)
+
+
+def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
+    """Return a draft whose roles come from some blocks at the tuner's own problem, if no other run succeeded."""
+    plan = made.plan
+    if made.compile_error or not any(t.why.startswith(_UNRUN) for t in made.tensors):
+        return made
+    exact = {name: prod(one.shape) for name, one in given.items() if one.shape is not None}
+    run = Prober(made.source, DRAFTED_FOR).run(plan, made.study, limit=1, exact=exact, blocks=OBSERVED)
+    if not run.ok:
+        return made
+    tensors = []
+    for tensor in made.tensors:
+        touch = run.touches[tensor.name]
+        role = "input" if not touch.written else "inout" if touch.in_place else "output"
+        why = "read before it is written" if touch.in_place else "" if touch.extent else "no run accesses it"
+        tensors.append(replace(tensor, shape=(str(exact[tensor.name]),), role=role, why=why))
+    return replace(made, tensors=tuple(tensors), faults=())
+
+
+def _without_invented_rules(made: Draft) -> Draft:
+    """Return a draft without divisors from runs that exclude configurations which the tuner permits at its problem."""
+    plan, study = made.plan, made.study
+    configs = [{gene.name: gene.values[at % len(gene.values)] for gene in plan.genes} for at in range(MOST_VALUES)]
+
+    def holds(text: str) -> bool:
+        found = re.fullmatch(r"divides\((.+), (.+)\)", text)
+        units = [[plan.value(part, config, study) for part in found.groups()] for config in configs] if found else []
+        return all(unit and size % unit == 0 for unit, size in units)
+
+    rules = tuple(one for one in plan.constraints if not one[0].startswith("whole_") or holds(one[1]))
+    fields = tuple(
+        replace(field, multiple_of=1, why="") if study[field.name] % field.multiple_of else field
+        for field in plan.fields
+    )
+    return replace(made, plan=replace(plan, constraints=rules, fields=fields))
+
+
+def _by_name(request: TunerRequest, function: KernelFunction) -> dict[str, TunerArgument]:
+    pairs = zip(function.parameters, request.arguments, strict=True)
+    names = {p.name or a.name or f"argument{at}": a for at, (p, a) in enumerate(pairs)}
+    return {**names, **request.constants}
+
+
+def _sized(
+    made: Draft, tensor: DraftTensor, given: TunerArgument | None, request: TunerRequest, notes: list[str]
+) -> tuple[DraftTensor, bool]:
+    """Return a buffer with the stated size, and whether fields explain it."""
+    if given is None or given.shape is None:
+        return tensor, True
+    stated, found = prod(given.shape), size_of(tensor, made.plan, made.study, LIMIT)
+    written = tensor.role in ("output", "inout")
+    span = "" if given.span is None or tensor.dtype[0] in "iu" or tensor.extra else _span(given.span)
+    tensor = replace(tensor, extra=tensor.extra or span)
+    if all(field.choices for field in made.plan.fields):
+        return replace(tensor, shape=tuple(map(str, given.shape)), why=_without_size_doubts(tensor.why)), True
+    if stated == found and not tensor.why.startswith(_UNRUN):
+        return replace(tensor, why=_without_size_doubts(tensor.why)), True
+    if tensor.why.startswith("no run accesses"):
+        return replace(tensor, shape=(str(stated),)), True
+    text = _in_fields(given.size, request, made.plan)
+    if text and made.plan.value(text, made.plan.defaults, made.study) == stated:
+        return replace(tensor, shape=(text,), why=_without_size_doubts(tensor.why)), True
+    if extents := _bordered(stated, made.plan, made.study):
+        return replace(tensor, shape=extents, why=""), True
+    if found < stated <= 2 * found and not written:
+        shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
+        return replace(tensor, shape=(f"{shape} + {stated - found}",), why=""), True
+    if found < stated and not tensor.why.startswith(_UNRUN):
+        verb = "written" if written else "read"
+        notes.append(
+            f"kernel.py: the tuner passes {stated:,} elements for {tensor.name}; in runs, at most {found:,} are {verb}"
+        )
+        return replace(tensor, why=_without_size_doubts(tensor.why)), True
+    return replace(tensor, shape=tuple(map(str, given.shape)), why=""), False
+
+
+def _bordered(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the extents of an image with a border, or of a product of fields, if they give a stated size."""
+    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    pairs = [(b, a) for at, a in enumerate(free) for b in free[at + 1 :]] + [(a, a) for a in free]
+    for margin in range(MOST_BORDER):
+        for pair in pairs:
+            if prod(study[name] + margin for name in pair) == stated:
+                return tuple(f"p.{name} + {margin}" if margin else f"p.{name}" for name in pair)
+    return ()
+
+
+def _without_size_doubts(why: str) -> str:
+    doubts = ("unknown size:", "the smallest product of fields")
+    return "; ".join(part for part in why.split("; ") if not part.startswith(doubts))
+
+
+def _span(span: tuple[float, float]) -> str:
+    low, high = span
+    if low == high:
+        return ""
+    return f"span=({low!r}, {high!r}), scale={(high - low) / 4:.4g}"
+
+
+def _in_fields(size: str, request: TunerRequest, plan: Plan) -> str:
+    """Return the expression of a stated size over the fields of the problem, or an empty text."""
+    if "ProblemSize" not in size:
+        return ""
+    extents = [re.search(r"p\.\w+", extent) for extent in plan.grid]
+    axes = [found[0] if found else "" for found in extents]
+
+    def axis(match: re.Match[str]) -> str:
+        at = int(match[1])
+        return f"axis_{at}" if at < len(axes) and axes[at] else "unknown"
+
+    text = re.sub(r"ProblemSize\[(\d)\]", axis, size)
+    text = re.sub(r"\bmax\((\w+)\)", lambda m: str(max(request.parameters.get(m[1], (m[0],)))), text)
+    return (
+        over_genes(text, [gene.name for gene in plan.genes], {f"axis_{at}": one for at, one in enumerate(axes)}) or ""
+    )
+
+
+def _with_role(
+    tensor: DraftTensor,
+    given: TunerArgument | None,
+    request: TunerRequest,
+    const: set[str],
+    *,
+    ran: bool,
+) -> DraftTensor:
+    """Return a buffer with the stated role; if runs contradict it, with both."""
+    if given is None or given.shape is None or tensor.role == "constant":
+        return tensor
+    seen = tensor.role
+    if request.answers or request.sums:
+        position = next(at for at, one in enumerate(request.arguments) if one is given)
+        compared = position in request.answers or position in request.sums
+        if compared and seen == "input" and tensor.name not in const:
+            return replace(tensor, role="output", why="the script compares it" + ("; no run writes it" if ran else ""))
+        if compared and seen == "inout" and "read before" not in tensor.why:
+            return replace(tensor, role="output", why="")
+        if not compared and seen == "output":
+            return replace(tensor, role="workspace", why="the script does not compare it")
+        return tensor
+    stated = given.role
+    if not stated or stated == seen or (stated == "input" and seen == "input"):
+        return replace(tensor, why="") if stated and stated == seen else tensor
+    if tensor.name in const:
+        return replace(tensor, role="input", why=f"const in the kernel; the file states {stated}")
+    if not ran:
+        return replace(tensor, role=stated, why="")
+    if stated == "input" or (stated == "output" and "read before" in tensor.why):
+        return replace(tensor, why=f"the file states {stated}, but runs show {seen}")
+    if stated == "output" and seen == "inout":
+        return replace(tensor, role="output", why="")  # a grid without tails writes everything
+    return replace(tensor, role=stated, why="" if seen == "output" else f"the file states {stated}; no run writes it")
+
+
+def _fixed(made: Draft) -> Draft:
+    """Return a draft for the file's own problem only, because its sizes do not follow from fields."""
+    fields = tuple(
+        field if field.choices else replace(field, choices=(made.study[field.name],), default=made.study[field.name])
+        for field in made.plan.fields
+    )
+    note = (
+        "kernel.py: the sizes of buffers do not follow from the problem's numbers, so only the file's problem is valid"
+    )
+    return replace(made, plan=replace(made.plan, fields=fields), small=(), notes=(*made.notes, note))
+
+
+def _tolerance(tensor: DraftTensor, request: TunerRequest) -> tuple[float, float, str]:
+    """Return the tolerance of an output, and why it is a guess."""
+    if tensor.dtype[0] in "iu":
+        return 0.0, 0.0, ""
+    if request.atol is not None and (request.answers or request.sums):
+        return request.atol, RTOL, ""
+    found = _GUESSED.get(tensor.dtype, 1e-4)
+    return found, found, "difference between correct candidates"
+
+
+def _with_small_problems(made: Draft) -> Draft:
+    """Return a draft whose small problems are clean for several configurations.
+
+    A problem with tails may be clean only for the default configuration. The file's own problem, scaled down by powers
+    of two, keeps its divisors.
+    """
+    plan = made.plan
+    free = [field for field in plan.fields if not field.choices]
+    if not free or made.compile_error:
+        return made
+    prober = Prober(made.source, DRAFTED_FOR)
+    default, *others = _configurations(plan)
+    tried: list[Mapping[str, int]] = []
+    for problem in (*made.small, *_scaled(made)):
+        if problem not in tried and _clean(prober, made, problem, default):
+            tried.append(problem)
+    held = [sum(_clean(prober, made, problem, config) for config in others) for problem in tried]
+    best = sorted(zip(held, range(len(tried)), tried, strict=True), key=lambda one: (-one[0], one[1]))
+    if not best:
+        kept = tuple(_kept_where_unwritten(tensor) for tensor in made.tensors)
+        if kept != made.tensors:
+            return _with_small_problems(replace(made, tensors=kept))
+        return _fixed(made) if made.small else made
+    return replace(made, small=tuple(dict(problem) for count, _, problem in best[:2] if count == best[0][0]))
+
+
+def _kept_where_unwritten(tensor: DraftTensor) -> DraftTensor:
+    if tensor.role != "output":
+        return tensor
+    return replace(
+        tensor, role="inout", why="no small problem writes all of it, so its other elements must keep their values"
+    )
+
+
+def _scaled(made: Draft) -> Iterator[dict[str, int]]:
+    """Yield the file's problem, scaled down until its buffers are small."""
+    free = [field.name for field in made.plan.fields if not field.choices]
+    for least in (256, 128, 64):
+        problem = dict(made.study)
+        while True:
+            largest = max(free, key=lambda name: problem[name])
+            total = sum(size_of(t, made.plan, problem, LIMIT) for t in made.tensors)
+            if total <= MOST_SMALL and problem[largest] <= least:
+                break
+            if problem[largest] < 2 or (total <= MOST_SMALL and problem[largest] % 2):
+                break
+            problem[largest] //= 2
+        yield problem
+
+
+def _configurations(plan: Plan) -> Iterator[dict[str, int | str]]:
+    """Yield the default configuration, and feasible ones with other values of each gene."""
+    yield plan.defaults
+    found = 1
+    conditions = [text for _, text, _ in plan.constraints if "p." not in text]
+    ends = [(gene.name, value) for end in (-1, 0) for gene in plan.genes if (value := gene.values[end]) != gene.default]
+    for name, value in ends:
+        config = {**plan.defaults, name: value}
+        threads = prod(plan.extents(plan.block, config, {field.name: 64 for field in plan.fields}))
+        if 32 <= threads <= 1024 and all(plan.value(text, config, {}) for text in conditions):
+            yield config
+            found += 1
+        if found == TRIED:
+            return
+
+
+def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration stays inside the buffers and writes all outputs; True if a limit stops the run."""
+    divisions = [re.fullmatch(r"divides\((.+), (p\.\w+)\)", text) for _, text, _ in made.plan.constraints]
+    values = [[made.plan.value(part, config, problem) for part in one.groups()] for one in divisions if one]
+    if any(size % unit for unit, size in values):
+        return True
+    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
+    run = prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
+    if run.finding is None and not run.ok:
+        return "cannot be run" in run.why or "did not end" not in run.why
+    return run.ok and all(run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output")
+
+
+def _size_at(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> int:
+    return prod(plan.value(axis.replace("INDEX_LIMIT", str(LIMIT)), config, problem) for axis in tensor.shape)
+
+
+def _with_golden(made: Draft, request: TunerRequest, given: Mapping[str, TunerArgument]) -> Draft:
+    """Return a draft with the script's arrays and expected results, if they are known."""
+    if not request.arrays:
+        return made
+    import numpy
+
+    positions = {name: at for at, one in enumerate(request.arguments) for name, other in given.items() if other is one}
+    values: dict[str, Any] = {}
+    with numpy.load(io.BytesIO(request.arrays)) as arrays:
+        for tensor in made.tensors:
+            shape = tuple(made.plan.value(axis, made.plan.defaults, made.study) for axis in tensor.shape)
+            at = positions.get(tensor.name)
+            if tensor.role in ("input", "inout", "constant"):
+                own = arrays[f"constant_{tensor.name}" if at is None else f"argument{at}"].reshape(-1)
+                values[tensor.name] = own[: prod(shape)]
+            if tensor.role in ("output", "inout"):
+                if f"answer{at}" not in arrays:
+                    return _noted(made, f"the script expects no array for {tensor.name}, which the kernel writes")
+                values[OUTPUT + tensor.name] = arrays[f"answer{at}"].reshape(-1)[: prod(shape)]
+            for name in (tensor.name, OUTPUT + tensor.name):
+                if name in values and values[name].ndim == 1:
+                    if values[name].size != prod(shape):
+                        return _noted(made, f"its array for {tensor.name} has {values[name].size:,} elements")
+                    values[name] = values[name].reshape(shape)
+    file = io.BytesIO()
+    numpy.savez(file, **values)
+    problem = " ".join(f"{name}={value}" for name, value in made.study.items())
+    digest = hashlib.sha256(file.getvalue()).hexdigest()
+    return replace(made, golden=(problem, GOLDEN_FILE, digest), files={GOLDEN_FILE: file.getvalue()})
+
+
+def _noted(made: Draft, why: str) -> Draft:
+    return replace(made, notes=(*made.notes, f"kernel.py: the script's answer is not used: {why}"))
+
+
+def require_outputs(tensors: Sequence[DraftTensor], function: KernelFunction) -> None:
+    """Reject a kernel without outputs.
+
+    Raises:
+        SourceError: no buffer is written.
+    """
+    if not any(tensor.role in ("output", "inout") for tensor in tensors):
+        raise SourceError(f"{function.signature} writes none of its arguments at the tuner's problem; check the grid")
