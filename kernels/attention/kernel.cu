@@ -51,6 +51,7 @@ constexpr Half2 ONES = 0x3F803F80u;  // 1.0, 1.0
 #else
 constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
 #endif
+using Element = Half;
 constexpr int D = HEAD_DIM;
 constexpr bool WGMMA = TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes; longer rows use panels

@@ -30,18 +30,19 @@
 
 #include "evokern_genes.h"
 
-#include "../common/barrier.cuh"
 #include "../common/cp_async.cuh"
-#include "../common/half.cuh"
 #include "../common/memory.cuh"
 #include "../common/mma.cuh"
 #include "../common/numbers.cuh"
-#include "../common/warp.cuh"
 
 using Byte = unsigned char;  // bits of one E4M3 number, or a biased integer
+using Element = Byte;
 
 constexpr int D = HEAD_DIM;
 constexpr bool FOLDED = BIASED && ZERO_POINT == ZERO_POINT_FOLDED;
+constexpr int CONSUMER_THREADS = THREADS;
+constexpr bool SPECIALISED = false, WGMMA = false, DIRECT = false, ROTATED = false;  // choices of attention only
+constexpr bool MERGE_HALVES = true, ONLY_SPLIT = false;
 
 static_assert(ROW_BYTES % 16 == 0 || (KV_LOAD == KV_LOAD_SCALAR && FRAGMENT_LOAD == FRAGMENT_LOAD_WORDS),
               "16-byte accesses need rows of shared memory at multiples of 16 bytes");

@@ -8,7 +8,7 @@
 // Halves are bfloat16 if BF16 is 1 (half.cuh); bfloat16 products accumulate only in fp32.
 #pragma once
 
-#include "../common/types.cuh"
+#include "../common/half.cuh"
 
 /// Accumulators of one lane for a 16x8 tile.
 template <int BITS>
@@ -21,6 +21,12 @@ template <>
 struct Accumulator<16> {
   using type = Half2[2];
 };
+using Fragment32 = Accumulator<32>::type;
+using Fragment16 = Accumulator<16>::type;
+__device__ __forceinline__ float element(const Fragment32& f, int i) { return f[i]; }
+__device__ __forceinline__ float element(const Fragment16& f, int i) {
+  return i % 2 ? high2float(f[i / 2]) : low2float(f[i / 2]);
+}
 
 // ---- c += a b with 16 rows, 8 columns and a depth of 32 bytes
 
