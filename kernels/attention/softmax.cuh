@@ -81,6 +81,23 @@ __device__ __forceinline__ void mask_edges(ScoresOf<TILES>& s, int first_key, in
   }
 }
 
+using Factors = float[TILES_M][2];  // by which rows of the output must be scaled
+__device__ __forceinline__ void rescale_output(Rows& rows, const Factors& factor) {
+#pragma unroll
+  for (int m = 0; m < TILES_M; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) rescale_output(rows, m, half, factor[m][half]);
+}
+template <int RULE, int TILES>
+__device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES>& s, float scale, Factors& factor) {
+  return raise_reference<RULE>(rows, s, scale, [&](int m, int half, float by) { factor[m][half] = by; });
+}
+template <int RULE, int TILES>
+__device__ __forceinline__ void update_reference(Rows& rows, const ScoresOf<TILES>& s, float scale) {
+  Factors factor;
+  if (raise_reference<RULE>(rows, s, scale, factor)) rescale_output(rows, factor);
+}
+
 /// Adds the row sums of a row's threads, if each thread has added only its own elements.
 __device__ __forceinline__ void reduce_row_sums(Rows& rows) {
   if constexpr (ROW_SUM == ROW_SUM_ADD) {

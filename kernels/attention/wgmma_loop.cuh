@@ -94,7 +94,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       wgmma_wait_group<1>();
       pin_accumulators(s[0]);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
-      float factor[TILES_M][2];
+      Factors factor;
       const bool outgrown = raise_reference<RESCALE>(rows, s, scale, factor);
       exponentiate_step(s, rows, scale);
       wgmma_wait_group<0>();

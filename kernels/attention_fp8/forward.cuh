@@ -172,8 +172,8 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
     }
     keys.load_next(step + 1);
     mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
-    float factor[TILES_M][2];
-    raise_reference<RESCALE, true>(rows, s, scale, factor);
+    raise_reference<RESCALE>(rows, s, scale,
+                             [&](int m, int half, float factor) { rescale_output(rows, m, half, factor); });
   }
   keys.wait(keys.steps - 1);
 #pragma unroll

@@ -61,22 +61,16 @@ __device__ __forceinline__ void init_reference(Rows& rows, const ScoresOf<TILES>
   }
 }
 
-/// Scales the output of one row, or of all rows.
+/// Scales the output of one row.
 __device__ __forceinline__ void rescale_output(Rows& rows, int m, int half, float factor) {
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) scale_row(rows.output[m][n], half, factor);
 }
-__device__ __forceinline__ void rescale_output(Rows& rows, const float (&factor)[TILES_M][2]) {
-#pragma unroll
-  for (int m = 0; m < TILES_M; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) rescale_output(rows, m, half, factor[m][half]);
-}
 
-/// Raises the references to the new scores according to RULE (a value of RESCALE). Scales the current row sums, and with
-/// WITH_OUTPUT also the output. Returns whether the output must be scaled by `factor`.
-template <int RULE, bool WITH_OUTPUT = false, int TILES>
-__device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES>& s, float scale, float (&factor)[TILES_M][2]) {
+/// Raises the references to the new scores according to RULE (a value of RESCALE), and scales the current row sums. Returns
+/// whether the output must also be scaled: by the factor of each row, which is passed to use(m, half, factor).
+template <int RULE, int TILES, typename Use>
+__device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES>& s, float scale, Use use) {
   if constexpr (RULE == RESCALE_RESTART) return false;
   float top[TILES_M][2];
   bool outgrown = RULE == RESCALE_ALWAYS;
@@ -100,19 +94,13 @@ __device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES
     for (int half = 0; half < 2; ++half) {
       if constexpr (RULE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
-      factor[m][half] = exp2_approx(rows.reference[m][half] - raised);
+      const float factor = exp2_approx(rows.reference[m][half] - raised);
       rows.reference[m][half] = raised;
-      scale_row(rows.sum[m], half, factor[m][half]);
-      if constexpr (WITH_OUTPUT) rescale_output(rows, m, half, factor[m][half]);
+      scale_row(rows.sum[m], half, factor);
+      use(m, half, factor);
     }
-  return !WITH_OUTPUT;
+  return true;
 }
-template <int RULE, int TILES>
-__device__ __forceinline__ void update_reference(Rows& rows, const ScoresOf<TILES>& s, float scale) {
-  float factor[TILES_M][2];
-  if (raise_reference<RULE>(rows, s, scale, factor)) rescale_output(rows, factor);
-}
-
 /// Adds the splits' partial outputs, weighted by their share of the row's sum; each thread reads 16 bytes at a time.
 __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left,
                                                const ThreadCoord& at, float scale_of_output = 1.f) {
