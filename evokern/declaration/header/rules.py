@@ -1,21 +1,24 @@
 """Constraints as C++ conditions over macros, for the `static_assert`s of the generated header.
 
 A constraint is a Python function. It runs on symbolic genes, which record the C++ text of each expression. A symbolic
-condition in an `if`, `and` or `min` has no value, so the function runs once for each answer. The results become one
-conditional expression. A constraint is left out if it uses a value that no macro contains, a mapping from genes, or
-other Python that cannot be recorded.
+condition in an `if` or `and` has no value, so the function runs once for each answer. The results become one
+conditional expression. A function of `kernel.py` whose result is a macro is written as this macro. A field of the
+problem that no macro contains is a constant of the header. A constraint is left out if it maps genes to other values, or
+if it contains other Python that cannot be recorded.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from evokern.declaration.constraint import AtMost, Constraint
-from evokern.declaration.genes import Gene, Value
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.header.text import NAMESPACE, choice_macro
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
@@ -25,13 +28,17 @@ _MOST_PATHS = 64
 """Maximum number of ways through a constraint's function."""
 _TRIED = 30
 """Number of configurations at which a macro must contain the value of a field."""
-_MOST_TEXT = 1500
+_MOST_TEXT = 2000
 """Maximum length of a condition in characters; a longer one helps no reader."""
+_FIELD = "problem_"
+"""Start of the names of constants with fields."""
 HELPERS = (
     "namespace evokern_rules {  // division rounds down, as in Python",
     "constexpr long long floor_div(long long a, long long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
     "constexpr long long floor_mod(long long a, long long b) { return a - floor_div(a, b) * b; }",
     "constexpr long long ceil_div(long long a, long long b) { return -floor_div(-a, b); }",
+    "constexpr long long least(long long a, long long b) { return a < b ? a : b; }",
+    "constexpr long long most(long long a, long long b) { return a < b ? b : a; }",
     "}",
 )
 """Functions that the conditions use."""
@@ -43,7 +50,7 @@ class _Untraceable(Exception):  # noqa: N818 (ends a trace; not an error)
 
 @dataclass(frozen=True, eq=False)
 class _Leaf:
-    """A gene or a field of the problem."""
+    """A gene, a field of the problem, or a function whose result is a macro."""
 
     name: str
     values: tuple[Value, ...]
@@ -52,6 +59,8 @@ class _Leaf:
     """C++ text of a number, or empty for a name."""
     conditions: Mapping[Value, str] = field(default_factory=dict)
     """Name → C++ condition that the leaf has this value."""
+    natural: bool = False
+    """Whether a number without listed values is never negative."""
 
 
 class _Paths:
@@ -306,12 +315,14 @@ def rules(kernel: Kernel, problem: Problem) -> tuple[list[str], list[str]]:
         problem: a problem, whose fields show which macros contain them.
     """
     leaves = [_gene_leaf(gene) for gene in kernel.genes if gene.as_ != "template"]
-    fields = list(_field_leaves(kernel, problem))
+    samples = _samples(kernel, problem)
+    fields = list(_field_leaves(kernel, samples))
+    named = _macro_functions(kernel, samples)
     asserted, left_out = [], []
     for constraint in kernel.constraints:
         if constraint.wasteful or constraint.arity > 2:
             continue
-        text = _written(constraint, leaves, fields)
+        text = _written(constraint, leaves, fields, named)
         if text is None or len(text) > _MOST_TEXT:
             left_out.append(constraint.name)
         elif text != "true":
@@ -331,24 +342,60 @@ def _is_bracketed(text: str) -> bool:
     return False
 
 
-def _written(constraint: Constraint, genes: Sequence[_Leaf], fields: Sequence[_Leaf]) -> str | None:
+def _written(
+    constraint: Constraint, genes: Sequence[_Leaf], fields: Sequence[_Leaf], named: Mapping[str, _Leaf]
+) -> str | None:
     paths = _Paths()
     arguments = [_symbolic(paths, leaves) for leaves in (genes, fields)][: constraint.arity]
+    holds = _with_macros(constraint.holds, {name: _number(paths, leaf) for name, leaf in named.items()})
     try:
-        text: str = paths.explore(lambda: constraint.holds(*arguments))
+        text: str = paths.explore(lambda: holds(*arguments))
     except (_Untraceable, *KERNEL_CODE_EXCEPTIONS):
         return None
     return text
 
 
+def _recorded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return `min` or `max` that writes a call of a C++ function for two numbers of which one is symbolic."""
+
+    def recorded(*numbers: Any, **options: Any) -> Any:
+        one, *others = sorted(numbers, key=lambda number: not isinstance(number, _Symbolic))
+        if len(others) != 1 or not isinstance(one, _Symbolic):
+            return function(*numbers, **options)
+        return one.join(others[0], function, _call(name))
+
+    return recorded
+
+
+def _with_macros(function: Callable[..., Any], numbers: Mapping[str, _Symbolic]) -> Callable[..., Any]:
+    """Return a copy of a function in whose module some functions, `min` and `max` record what they return."""
+    if not isinstance(function, FunctionType):
+        return function
+    module = {"min": _recorded(min, "least"), "max": _recorded(max, "most"), **function.__globals__}
+
+    def copied(one: FunctionType) -> FunctionType:
+        made = FunctionType(one.__code__, module, one.__name__, one.__defaults__, one.__closure__)
+        made.__kwdefaults__ = one.__kwdefaults__
+        return made
+
+    for name, value in function.__globals__.items():
+        if name in numbers:
+            module[name] = lambda *_, number=numbers[name]: number
+        elif isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
+            module[name] = copied(value)
+    return copied(function)
+
+
 def _symbolic(paths: _Paths, leaves: Sequence[_Leaf]) -> _Values:
     def made(leaf: _Leaf) -> Any:
-        if not leaf.text:
-            return _Choice(paths, leaf)
-        natural = all(isinstance(one, int) and one >= 0 for one in leaf.values)
-        return _Symbolic(paths, leaf.text, frozenset({leaf}), lambda values: values[leaf], natural)
+        return _number(paths, leaf) if leaf.text else _Choice(paths, leaf)
 
     return _Values({leaf.name: made(leaf) for leaf in leaves})
+
+
+def _number(paths: _Paths, leaf: _Leaf) -> _Symbolic:
+    natural = all(isinstance(one, int) and one >= 0 for one in leaf.values) if leaf.values else leaf.natural
+    return _Symbolic(paths, leaf.text, frozenset({leaf}), lambda values: values[leaf], natural)
 
 
 def _gene_leaf(gene: Gene) -> _Leaf:
@@ -363,27 +410,76 @@ def _are_numbers(values: Sequence[Value]) -> bool:
     return all(isinstance(value, int) for value in values)
 
 
-def _field_leaves(kernel: Kernel, problem: Problem) -> Iterator[_Leaf]:
-    """Yield the fields whose value a macro contains, found by calling `macros` with other values of the field."""
+def problem_constants(kernel: Kernel, problem: Problem) -> str:
+    """Return constants with the fields of a problem, which assertions use if no macro contains a field."""
+    values = [(entry.name, entry.choices, problem[entry.name]) for entry in kernel.fields]
+    numbers = [f"{_FIELD}{name} = {of.index(one) if isinstance(one, str) else one}" for name, of, one in values]
+    return f"namespace evokern_rules {{ enum : long long {{ {', '.join(numbers)} }}; }}  // constants without data"
+
+
+_Sample = tuple[Config, Problem, Mapping[str, Any]]
+"""A configuration and a problem with their macros."""
+
+
+def _samples(kernel: Kernel, problem: Problem) -> dict[str, list[list[_Sample]]]:
+    """Return samples for each field: for each configuration, problems in which only this field varies."""
     rng = random.Random(0)
     configs = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(_TRIED))]
+    found: dict[str, list[list[_Sample]]] = {}
     for entry in kernel.fields:
         tried: tuple[Value, ...] = entry.choices
         if not tried:
             tried = tuple(range(int(problem[entry.name]), entry.most + 1, entry.multiple_of)[:4])
+        problems = [Problem({**problem, entry.name: value}) for value in tried]
         try:
-            values = [[dict(kernel.macros(config, Problem({**problem, entry.name: value}))) for value in tried]
-                      for config in configs]  # fmt: skip
+            found[entry.name] = [[(config, one, dict(kernel.macros(config, one))) for one in problems]
+                                 for config in configs]  # fmt: skip
         except KERNEL_CODE_EXCEPTIONS:
             continue
-        for name in values[0][0]:
-            seen = [tuple(macros.get(name, "") for macros in at) for at in values]
+    return found
+
+
+def _macro_functions(kernel: Kernel, samples: Mapping[str, Sequence[Sequence[_Sample]]]) -> dict[str, _Leaf]:
+    """Return the functions called by `macros` whose result is the same macro for all samples: name → macro."""
+    macros_of = inspect.unwrap(kernel.macros)
+    if not isinstance(macros_of, FunctionType):
+        return {}
+    parameters = list(inspect.signature(macros_of).parameters)
+    tried = [one for at_field in samples.values() for at_config in at_field for one in at_config]
+    found = {}
+    for name in macros_of.__code__.co_names:
+        function = macros_of.__globals__.get(name)
+        if not isinstance(function, FunctionType) or not set(inspect.signature(function).parameters) <= set(parameters):
+            continue
+        places = [parameters.index(one) for one in inspect.signature(function).parameters]
+        try:
+            results = [function(*(sample[place] for place in places)) for sample in tried]
+        except KERNEL_CODE_EXCEPTIONS:
+            continue
+        if not results or not _are_numbers(results) or len(set(results)) == 1:
+            continue
+        for macro in tried[0][2]:
+            if all(macros.get(macro) == result for result, (_, _, macros) in zip(results, tried, strict=True)):
+                found[name] = _Leaf(name, (), macro, natural=min(results) >= 0)
+                break
+    return found
+
+
+def _field_leaves(kernel: Kernel, samples: Mapping[str, Sequence[Sequence[_Sample]]]) -> Iterator[_Leaf]:
+    """Yield the fields: as a macro that contains the value in all samples, else as a constant of the header."""
+    for entry in kernel.fields:
+        named = bool(entry.choices) and not _are_numbers(entry.choices)
+        text, stored = f"evokern_rules::{_FIELD}{entry.name}", tuple(range(len(entry.choices)))
+        for name in samples[entry.name][0][0][2] if entry.name in samples else ():
+            seen = [tuple(macros.get(name, "") for _, _, macros in at) for at in samples[entry.name]]
+            tried = tuple(problem[entry.name] for _, problem, _ in samples[entry.name][0])
             if len(tried) < 2 or seen[1:] != seen[:-1] or len(set(seen[0])) < len(tried) or not _are_numbers(seen[0]):
                 continue
-            if seen[0] == tried:
-                yield _Leaf(entry.name, entry.choices, name)
+            if seen[0] == tried or entry.choices:
+                text, stored, named = name, seen[0], seen[0] != tried
                 break
-            if entry.choices:
-                texts = {one: f"({name} == {macro})" for one, macro in zip(tried, seen[0], strict=True)}
-                yield _Leaf(entry.name, entry.choices, conditions=texts)
-                break
+        if named:
+            texts = {one: f"({text} == {number})" for one, number in zip(entry.choices, stored, strict=True)}
+            yield _Leaf(entry.name, entry.choices, conditions=texts)
+        else:
+            yield _Leaf(entry.name, entry.choices, text, natural=True)
