@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene
-from evokern.declaration.header.rules import HELPERS, problem_constants, rules
+from evokern.declaration.header.leaves import problem_constants
+from evokern.declaration.header.rules import HELPERS, rules
 from evokern.declaration.header.text import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import GENERATED

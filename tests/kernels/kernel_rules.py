@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evokern.declaration.genes import Config
-from evokern.declaration.header.rules import HELPERS, problem_constants, rules
+from evokern.declaration.header.leaves import problem_constants
+from evokern.declaration.header.rules import HELPERS, rules
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros
 from evokern.doctor import host_compiler
@@ -37,7 +38,11 @@ def verdicts(kernel: Kernel, pairs: Sequence[tuple[Config, Problem]], folder: Pa
     lines = [f"#define {name} {value}" for name, value in tables[0].items() if name not in parameters]
     lines += ["#include <cstdio>", *HELPERS]
     lines += [f"static void judge({', '.join(f'long long {name}' for name in parameters)}) {{"]
-    lines += [f'std::printf("%d ", static_cast<int>({match[1].replace("evokern_rules::problem_", "problem_")}));' for match in conditions if match]
+    lines += [
+        f'std::printf("%d ", static_cast<int>({match[1].replace("evokern_rules::problem_", "problem_")}));'
+        for match in conditions
+        if match
+    ]
     lines += ['std::printf("\\n");', "}", "int main() {"]
     lines += [f"  judge({', '.join(table[name] for name in parameters)});" for table in tables] + ["}"]
     (folder / "rules.cpp").write_text("\n".join(lines), encoding="utf-8")

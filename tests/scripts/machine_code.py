@@ -1,4 +1,4 @@
-"""Did an edit of the kernels keep the machine code? Compiles candidates of two versions of `kernels/` and compares them.
+"""Did an edit of the kernels keep the machine code? Compiles candidates of two versions of `kernels/`.
 
     git archive COMMIT kernels | tar x -C DIR
     python tests/scripts/machine_code.py DIR/kernels [--kernel NAME ...] [--count 200] [--seed 0] [--chip h200]
@@ -83,7 +83,9 @@ def compiled(folder: Path, config: Config, problem: Problem, architecture: str) 
     if not isinstance(program, Program):
         return "", f"failed: {program.log}"
     used = variables_in_use(program.ptx).values()
-    lines = [line for line in re.sub(r"//.*", "", program.ptx).splitlines() if not line.startswith((".global", ".const"))]
+    lines = [
+        line for line in re.sub(r"//.*", "", program.ptx).splitlines() if not line.startswith((".global", ".const"))
+    ]
     return "\n".join([*used, *lines]), code_digest(program, made.entries) if program.cubin else ""
 
 
@@ -130,7 +132,9 @@ def main() -> int:
     worst = 0
     for name in arguments.kernel:
         remember_trust(old / name)
-        jobs = [(old, name, *one) for one in drawn(_kernel(old / name), arguments.count, arguments.seed, arguments.chip)]
+        jobs = [
+            (old, name, *one) for one in drawn(_kernel(old / name), arguments.count, arguments.seed, arguments.chip)
+        ]
         with ProcessPoolExecutor(max_workers=arguments.workers) as pool:
             results = list(pool.map(compared, jobs, chunksize=4))
         counts = Counter(one if one.startswith("equal") else "different" for one in results)

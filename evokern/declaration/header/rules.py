@@ -2,36 +2,28 @@
 
 A constraint is a Python function. It runs on symbolic genes, which record the C++ text of each expression. A symbolic
 condition in an `if` or `and` has no value, so the function runs once for each answer. The results become one
-conditional expression. A function of `kernel.py` whose result is a macro is written as this macro. A field of the
-problem that no macro contains is a constant of the header. A constraint is left out if it maps genes to other values, or
-if it contains other Python that cannot be recorded.
+conditional expression. A function of `kernel.py` whose result is a macro is written as this macro. A constraint is left
+out if it maps genes to other values, or if it contains other Python that cannot be recorded.
 """
 
 from __future__ import annotations
 
-import inspect
 import operator
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
 from evokern.declaration.constraint import AtMost, Constraint
-from evokern.declaration.genes import Config, Gene, Value
-from evokern.declaration.header.text import NAMESPACE, choice_macro
+from evokern.declaration.genes import Value
+from evokern.declaration.header.leaves import Leaf, field_leaves, gene_leaf, macro_functions, samples_of
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
 from evokern.escaping import c_string
 
 _MOST_PATHS = 64
 """Maximum number of ways through a constraint's function."""
-_TRIED = 30
-"""Number of configurations at which a macro must contain the value of a field."""
 _MOST_TEXT = 2000
 """Maximum length of a condition in characters; a longer one helps no reader."""
-_FIELD = "problem_"
-"""Start of the names of constants with fields."""
 HELPERS = (
     "namespace evokern_rules {  // division rounds down, as in Python",
     "constexpr long long floor_div(long long a, long long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
@@ -48,28 +40,13 @@ class _Untraceable(Exception):  # noqa: N818 (ends a trace; not an error)
     """The constraint cannot be written in C++."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Leaf:
-    """A gene, a field of the problem, or a function whose result is a macro."""
-
-    name: str
-    values: tuple[Value, ...]
-    """Possible values; empty for a number of any size."""
-    text: str = ""
-    """C++ text of a number, or empty for a name."""
-    conditions: Mapping[Value, str] = field(default_factory=dict)
-    """Name → C++ condition that the leaf has this value."""
-    natural: bool = False
-    """Whether a number without listed values is never negative."""
-
-
 class _Paths:
     """Ways through a function, one for each combination of answers to its conditions."""
 
     def __init__(self) -> None:
         self.answers: list[bool] = []
         self.conditions: list[str] = []
-        self.domains: dict[_Leaf, tuple[Value, ...]] = {}
+        self.domains: dict[Leaf, tuple[Value, ...]] = {}
         self.known: dict[str, bool] = {}
 
     def decide(self, condition: _Symbolic) -> bool:
@@ -142,7 +119,7 @@ class _Symbolic:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, paths: _Paths, text: str, leaves: frozenset[_Leaf], value: Callable[[Mapping[Any, Any]], Any],
+        self, paths: _Paths, text: str, leaves: frozenset[Leaf], value: Callable[[Mapping[Any, Any]], Any],
         natural: bool = False,
     ) -> None:  # fmt: skip
         self.paths, self.text, self.leaves, self.value, self.natural = paths, text, leaves, value, natural
@@ -236,7 +213,7 @@ def _natural(number: Any) -> bool:
     return number.natural if isinstance(number, _Symbolic) else number >= 0
 
 
-def _leaves(number: Any) -> frozenset[_Leaf]:
+def _leaves(number: Any) -> frozenset[Leaf]:
     return number.leaves if isinstance(number, _Symbolic) else frozenset()
 
 
@@ -279,7 +256,7 @@ class _Choice:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, paths: _Paths, leaf: _Leaf) -> None:
+    def __init__(self, paths: _Paths, leaf: Leaf) -> None:
         self.paths, self.leaf = paths, leaf
 
     def __eq__(self, other: object) -> Any:
@@ -314,10 +291,10 @@ def rules(kernel: Kernel, problem: Problem) -> tuple[list[str], list[str]]:
         kernel: the kernel.
         problem: a problem, whose fields show which macros contain them.
     """
-    leaves = [_gene_leaf(gene) for gene in kernel.genes if gene.as_ != "template"]
-    samples = _samples(kernel, problem)
-    fields = list(_field_leaves(kernel, samples))
-    named = _macro_functions(kernel, samples)
+    leaves = [gene_leaf(gene) for gene in kernel.genes if gene.as_ != "template"]
+    samples = samples_of(kernel, problem)
+    fields = list(field_leaves(kernel, samples))
+    named = macro_functions(kernel, samples)
     asserted, left_out = [], []
     for constraint in kernel.constraints:
         if constraint.wasteful or constraint.arity > 2:
@@ -343,7 +320,7 @@ def _is_bracketed(text: str) -> bool:
 
 
 def _written(
-    constraint: Constraint, genes: Sequence[_Leaf], fields: Sequence[_Leaf], named: Mapping[str, _Leaf]
+    constraint: Constraint, genes: Sequence[Leaf], fields: Sequence[Leaf], named: Mapping[str, Leaf]
 ) -> str | None:
     paths = _Paths()
     arguments = [_symbolic(paths, leaves) for leaves in (genes, fields)][: constraint.arity]
@@ -386,100 +363,13 @@ def _with_macros(function: Callable[..., Any], numbers: Mapping[str, _Symbolic])
     return copied(function)
 
 
-def _symbolic(paths: _Paths, leaves: Sequence[_Leaf]) -> _Values:
-    def made(leaf: _Leaf) -> Any:
+def _symbolic(paths: _Paths, leaves: Sequence[Leaf]) -> _Values:
+    def made(leaf: Leaf) -> Any:
         return _number(paths, leaf) if leaf.text else _Choice(paths, leaf)
 
     return _Values({leaf.name: made(leaf) for leaf in leaves})
 
 
-def _number(paths: _Paths, leaf: _Leaf) -> _Symbolic:
+def _number(paths: _Paths, leaf: Leaf) -> _Symbolic:
     natural = all(isinstance(one, int) and one >= 0 for one in leaf.values) if leaf.values else leaf.natural
     return _Symbolic(paths, leaf.text, frozenset({leaf}), lambda values: values[leaf], natural)
-
-
-def _gene_leaf(gene: Gene) -> _Leaf:
-    scope = f"{NAMESPACE}::" if gene.as_ == "constexpr" else ""
-    if _are_numbers(gene.values):
-        return _Leaf(gene.name, gene.values, scope + gene.name)
-    conditions = {value: f"({scope}{gene.name} == {scope}{choice_macro(gene, value)})" for value in gene.values}
-    return _Leaf(gene.name, gene.values, conditions=conditions)
-
-
-def _are_numbers(values: Sequence[Value]) -> bool:
-    return all(isinstance(value, int) for value in values)
-
-
-def problem_constants(kernel: Kernel, problem: Problem) -> str:
-    """Return constants with the fields of a problem, which assertions use if no macro contains a field."""
-    values = [(entry.name, entry.choices, problem[entry.name]) for entry in kernel.fields]
-    numbers = [f"{_FIELD}{name} = {of.index(one) if isinstance(one, str) else one}" for name, of, one in values]
-    return f"namespace evokern_rules {{ enum : long long {{ {', '.join(numbers)} }}; }}  // constants without data"
-
-
-_Sample = tuple[Config, Problem, Mapping[str, Any]]
-"""A configuration and a problem with their macros."""
-
-
-def _samples(kernel: Kernel, problem: Problem) -> dict[str, list[list[_Sample]]]:
-    """Return samples for each field: for each configuration, problems in which only this field varies."""
-    rng = random.Random(0)
-    configs = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(_TRIED))]
-    found: dict[str, list[list[_Sample]]] = {}
-    for entry in kernel.fields:
-        tried: tuple[Value, ...] = entry.choices
-        if not tried:
-            tried = tuple(range(int(problem[entry.name]), entry.most + 1, entry.multiple_of)[:4])
-        problems = [Problem({**problem, entry.name: value}) for value in tried]
-        try:
-            found[entry.name] = [[(config, one, dict(kernel.macros(config, one))) for one in problems]
-                                 for config in configs]  # fmt: skip
-        except KERNEL_CODE_EXCEPTIONS:
-            continue
-    return found
-
-
-def _macro_functions(kernel: Kernel, samples: Mapping[str, Sequence[Sequence[_Sample]]]) -> dict[str, _Leaf]:
-    """Return the functions called by `macros` whose result is the same macro for all samples: name → macro."""
-    macros_of = inspect.unwrap(kernel.macros)
-    if not isinstance(macros_of, FunctionType):
-        return {}
-    parameters = list(inspect.signature(macros_of).parameters)
-    tried = [one for at_field in samples.values() for at_config in at_field for one in at_config]
-    found = {}
-    for name in macros_of.__code__.co_names:
-        function = macros_of.__globals__.get(name)
-        if not isinstance(function, FunctionType) or not set(inspect.signature(function).parameters) <= set(parameters):
-            continue
-        places = [parameters.index(one) for one in inspect.signature(function).parameters]
-        try:
-            results = [function(*(sample[place] for place in places)) for sample in tried]
-        except KERNEL_CODE_EXCEPTIONS:
-            continue
-        if not results or not _are_numbers(results) or len(set(results)) == 1:
-            continue
-        for macro in tried[0][2]:
-            if all(macros.get(macro) == result for result, (_, _, macros) in zip(results, tried, strict=True)):
-                found[name] = _Leaf(name, (), macro, natural=min(results) >= 0)
-                break
-    return found
-
-
-def _field_leaves(kernel: Kernel, samples: Mapping[str, Sequence[Sequence[_Sample]]]) -> Iterator[_Leaf]:
-    """Yield the fields: as a macro that contains the value in all samples, else as a constant of the header."""
-    for entry in kernel.fields:
-        named = bool(entry.choices) and not _are_numbers(entry.choices)
-        text, stored = f"evokern_rules::{_FIELD}{entry.name}", tuple(range(len(entry.choices)))
-        for name in samples[entry.name][0][0][2] if entry.name in samples else ():
-            seen = [tuple(macros.get(name, "") for _, _, macros in at) for at in samples[entry.name]]
-            tried = tuple(problem[entry.name] for _, problem, _ in samples[entry.name][0])
-            if len(tried) < 2 or seen[1:] != seen[:-1] or len(set(seen[0])) < len(tried) or not _are_numbers(seen[0]):
-                continue
-            if seen[0] == tried or entry.choices:
-                text, stored, named = name, seen[0], seen[0] != tried
-                break
-        if named:
-            texts = {one: f"({text} == {number})" for one, number in zip(entry.choices, stored, strict=True)}
-            yield _Leaf(entry.name, entry.choices, conditions=texts)
-        else:
-            yield _Leaf(entry.name, entry.choices, text, natural=True)
