@@ -1,7 +1,6 @@
 // Attention of one block of query rows on tensor cores (compute capability 8.0 and above).
 //
-// Each split of the warps has its own keys (stream.cuh); partial outputs are merged at the end (output.cuh). Scores
-// remain in registers: after the exponential, the accumulators of Q K^T are the A fragments of P V.
+// Scores remain in registers: after the exponential, the accumulators of Q K^T are the A fragments of P V.
 #pragma once
 
 // Integer scores start from this float's bits. They stay below 2^22, so the sum read as a float is exactly 12582912 plus
