@@ -23,7 +23,7 @@ from evokern.errors import KernelError
 from evokern.files import Stamp, is_file, read_bytes, stamp_of
 
 REFERENCE = "reference.h"
-"""File with the C++ reference for the host compiler; device code does not include it."""
+"""File with the C++ reference for the host compiler; device code does not include it or its headers."""
 
 GENERATED = "evokern_genes.h"
 """Name of the header that evokern generates from the declaration."""
