@@ -3,7 +3,8 @@
     git archive COMMIT kernels | tar x -C DIR
     python tests/scripts/machine_code.py DIR/kernels [--kernel NAME ...] [--count 200] [--seed 0] [--chip h200]
 
-The candidates are drawn from the old version; each in turn has one value of one gene fixed, so that all values occur.
+The candidates are drawn from the old version. For each candidate, another value of a gene is fixed, so that all values
+occur.
 Equal PTX is equal machine code; if the PTX differs, the machine code is compared like that of two candidates of a
 search. Prints a line for each kernel and for each candidate that differs; exits with 1 if a candidate differs. Results
 of the old version are kept in DIR, so that a second run compiles only the new version.

@@ -333,7 +333,7 @@ def _written(
 
 
 def _recorded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return `min` or `max` that writes a call of a C++ function for two numbers of which one is symbolic."""
+    """Return `min` or `max` that writes a call of a C++ function for two numbers, one or both symbolic."""
 
     def recorded(*numbers: Any, **options: Any) -> Any:
         one, *others = sorted(numbers, key=lambda number: not isinstance(number, _Symbolic))
