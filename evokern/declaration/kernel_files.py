@@ -23,7 +23,7 @@ from evokern.errors import KernelError
 from evokern.files import Stamp, is_file, read_bytes, stamp_of
 
 REFERENCE = "reference.h"
-"""File with the C++ reference for the host compiler; device code does not include it."""
+"""File with the C++ reference for the host compiler; device code does not include it or its headers."""
 
 GENERATED = "evokern_genes.h"
 """Name of the header that evokern generates from the declaration."""
@@ -204,10 +204,12 @@ def _with_headers(
     real = {path: path.resolve() for path in first}  # links count as their targets
     waiting = [path for path in first if path.suffix != ".py" and path.name != REFERENCE]
     named = {path.name: real[path] for path in waiting}
-    while waiting:
-        including = waiting.pop(0)
+    hosted = [path for path in first if path.name == REFERENCE]  # these and their own headers are for the host only
+    while waiting or hosted:
+        on_device = bool(waiting)
+        including = (waiting or hosted).pop(0)
         for include, path in _included(including, content[including], folder.resolve().parent, stamps):
-            if named.setdefault(include, path) != path:
+            if on_device and named.setdefault(include, path) != path:
                 raise KernelError(
                     f'"{include}" in {including} refers to {path}, but in another file of the kernel it refers to '
                     f"{named[include]}; rename one of the two headers, because the compiler identifies headers by this "
@@ -215,7 +217,7 @@ def _with_headers(
                 )
             if path not in real.values():
                 content[path], real[path] = _read(path, stamps), path
-                waiting.append(path)
+                (waiting if on_device else hosted).append(path)
     spelled: dict[Path, list[str]] = {}
     for include, path in named.items():
         spelled.setdefault(path, []).append(include)

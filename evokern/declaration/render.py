@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene
+from evokern.declaration.header.leaves import problem_constants
 from evokern.declaration.header.rules import HELPERS, rules
 from evokern.declaration.header.text import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
@@ -215,7 +216,7 @@ def candidate_header(kernel: Kernel, config: Config, problem: Problem) -> Candid
     }
     own |= {choice_macro(gene, value) for gene in kernel.genes for value in gene.values}
     extra = {name: value for name, value in macros(kernel, config, problem).items() if name not in own}
-    lines = [*HELPERS, *asserted] if asserted else []
+    lines = [*HELPERS, problem_constants(kernel, problem), *asserted] if asserted else []
     lines += [in_comment(f"// Checked only by evokern: {', '.join(left_out)}")] if left_out else []
     text = genes_header(kernel.name, kernel.genes, config, extra, lines)
     return CandidateHeader(text, GENERATED in rendered.headers, rendered.entries, tuple(left_out))

@@ -115,9 +115,12 @@ def reference_section(kernel: Kernel) -> str:
     """
     headers = {name: plain_lines(text) for name, text in read_source(kernel)[1].items()}
     headers[_REFERENCE_TITLE] = plain_lines(_read(kernel, _REFERENCE_TITLE))
-    for name in _quoted(headers[_REFERENCE_TITLE]) - headers.keys():
+    waiting = _quoted(headers[_REFERENCE_TITLE])
+    while waiting := waiting - headers.keys():
+        name = waiting.pop()
         if kernel.file_text(name) is not None or is_file(kernel.folder / name):
             headers[name] = plain_lines(_read(kernel, name))
+            waiting |= _quoted(headers[name])
     text = inline_headers(f'#include "{_REFERENCE_TITLE}"\n', headers)
     text = text.removeprefix(f"// ---- {_REFERENCE_TITLE}\n")
     outside, inside = _includes_first(text)

@@ -1,9 +1,6 @@
 // Fragments of one warp: Q, K loaded directly from global memory, and the running softmax.
 #pragma once
 
-__device__ __forceinline__ void clear(Fragment32& c) { c[0] = c[1] = c[2] = c[3] = 0.f; }
-__device__ __forceinline__ void clear(Fragment16& c) { c[0] = c[1] = 0u; }
-
 /// A lane's part of rows loaded directly from global memory: 16-byte chunks lane % 4, lane % 4 + 4 ... of a row. The four
 /// words of a chunk serve two mma of depth 16. Q and K use the same changed order of the depth, so products are the same.
 struct DirectRow {
@@ -63,36 +60,5 @@ struct Query {
 #pragma unroll
         for (int k = 0; k < D / 16; ++k) fragment[m][k][half] = row.word(k, 0), fragment[m][k][2 + half] = row.word(k, 1);
       }
-  }
-};
-
-/// Running softmax of this warp's rows: output, row sums, and the references that are subtracted from exponents (log2).
-struct Rows {
-  OutputFragment output[TILES_M][D / 8];
-  Fragment32 sum[TILES_M];  // elements 0 and 2 are used
-  float reference[TILES_M][2];
-
-  __device__ __forceinline__ void reset() {
-#pragma unroll
-    for (int m = 0; m < TILES_M; ++m) {
-      clear(sum[m]);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) clear(output[m][n]);
-    }
-  }
-  /// Returns whether some P may have exceeded LARGEST_HALF. A sum bounds all its summands. NaN counts as overflow.
-  __device__ __forceinline__ bool overflowed() const {
-    bool beyond = false;
-#pragma unroll
-    for (int m = 0; m < TILES_M; ++m) beyond |= !(sum[m][0] <= LARGEST_HALF) || !(sum[m][2] <= LARGEST_HALF);
-    return beyond;
-  }
-  /// Resets a split without keys: finite values with weight 0 in the merge.
-  __device__ __forceinline__ void reset_without_keys() {
-#pragma unroll
-    for (int m = 0; m < TILES_M; ++m) {
-      sum[m][0] = sum[m][2] = 1.f;
-      reference[m][0] = reference[m][1] = MASKED_SCORE;
-    }
   }
 };

@@ -2,42 +2,13 @@
 //
 // Q, K, V, O: 16-bit floats, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1; tails are masked. CAUSAL
 // hides keys after the row. Softmax uses base 2 (scale_log2e = scale * log2 e) and a running reference per row.
-// mma_path.cuh has the fast algorithms, tile_path.cuh the path through shared memory; kernel.py has the rules, and computes the sizes that are macros.
+// mma_path.cuh has the fast algorithms, tile_path.cuh the path through shared memory; kernel.py computes the sizes that are
+// macros.
 //
 // Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BF16 1 if the
 // tensors and P are bfloat16, 0 if they are fp16. "fp16" below means either type, except for accumulators, exponentials
 // and scores in shared memory, for which 8 significant bits are too few.
-// Tunables (values in kernel.py; named values are GENE_VALUE constants):
-//   TENSOR_CORES  instruction that multiplies: plain FMAs, wmma, mma.sync with fragments in registers, or (sm_90a) wgmma:
-//                 four warps together, with scores in registers and K and V read from shared memory
-//   KV_LOAD       copies of tiles to shared memory: single halves (strided or coalesced), 16-byte vectors, cp.async
-//   RESTRICT      (plain loads) tensors are declared unaliased, so that loads may use the read-only path
-//   STATIC_SEQ    passed to the source as SEQ_LEN; L2_WINDOW is a launch attribute
-//   KV_BUFFERS    ring of STAGES buffers, or all of K and V resident
-//   STAGES        buffers of the ring, for K and for V; all but one are in flight
-//   LOOKAHEAD     (resident) load groups in flight
-//   QK_PATH       (resident) Q and K through shared memory, or directly from global memory into fragments, without a
-//                 barrier, if all keys are one step
-//   SMEM_LAYOUT   rows plain (bank conflicts), padded by 16 bytes, or with chunks XOR-swizzled by the row
-//   SCORE_BUFFER  (FMAs, wmma) scores in shared memory as float or half
-//   SOFTMAX       (FMAs, wmma) scores of a row kept in registers, or read from shared memory twice
-//   Q_LOCATION    Q fragments kept in registers, or read from shared memory for every step
-//   QK_ACC PV_ACC accumulator type of each product; fp16 needs half the registers and may overflow on large inputs
-//   EXP           exponentials in fp32, or in pairs in fp16
-//   ROW_SUM       row sums with additions, or with an mma by ones
-//   RESCALE       rescale the output always, if a row's maximum changed, if it grew by more than 2^8, or never: then the
-//                 maximum of the first step remains the reference, and blocks whose sums overflow fp16 are recomputed
-//   LOOP_ORDER    plain, or Q K^T of the next step issued concurrently with P V of the current step
-//   KEY_SPLITS    warps along the keys, each with a part of every step; the partial outputs are merged in fp16 or
-//   MERGE         fp32
-//   OUTPUT        (one split) rows staged through shared memory for 16-byte stores, or 4-byte stores from fragments
-//   KEY_WALK      every row block processes the keys from the first step, or from a different starting step
-//   GRID_ORDER    fastest index over the grid: row blocks or heads
-//   WARP_ROLES    every warp loads its own keys, or LOAD_WARPS producer warps load all keys
-//   SCHEDULE      one block per task, or persistent blocks that process several tasks
-//   CAUSAL_ORDER  causal row blocks longest first, or folded so that long and short ones share an SM
-//   BLOCK_M WARPS_M BLOCK_N   query rows per block, warps along them, keys per split and step
-//   UNROLL        number of unrolled steps;  MIN_BLOCKS  minimum blocks per SM, which limits the registers
+// kernel.py describes the genes; the generated header defines them, and asserts the constraints.
 
 #include "evokern_genes.h"
 
@@ -51,6 +22,7 @@ constexpr Half2 ONES = 0x3F803F80u;  // 1.0, 1.0
 #else
 constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
 #endif
+using Element = Half;
 constexpr int D = HEAD_DIM;
 constexpr bool WGMMA = TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes; longer rows use panels

@@ -224,12 +224,12 @@ def macros(c, p):
 
 def held_registers(c, p):
     """Compare the registers that fragments need with the limit from the launch bounds."""
-    output = p.D // 8 * (4 if c["PV_ACC"] == "fp32" else 2)
-    scores = c.BLOCK_N // 8 * (4 if c["QK_ACC"] == "fp32" else 2)
-    query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
-    keys = c.BLOCK_N * p.D // 64 if c["QK_PATH"] == "direct" else 0
-    probabilities = c.BLOCK_N // 4 if on_wgmma(c) else 0
-    needed = row_tiles(c) * (output + scores + query + probabilities + 4) + keys + (28 if on_wgmma(c) else 8)
+    output = p.D // 8 * (2 + 2 * (c["PV_ACC"] == "fp32"))
+    scores = c.BLOCK_N // 8 * (2 + 2 * (c["QK_ACC"] == "fp32"))
+    query = p.D // 4 * (c["Q_LOCATION"] == "registers")
+    keys = c.BLOCK_N * p.D // 64 * (c["QK_PATH"] == "direct")
+    probabilities = c.BLOCK_N // 4 * on_wgmma(c)
+    needed = row_tiles(c) * (output + scores + query + probabilities + 4) + keys + 8 + 20 * on_wgmma(c)
     return AtMost(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 

@@ -68,7 +68,6 @@ __device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[
 /// Processes the keys of one split: scores, softmax with the running reference, output.
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
                                               Rows& rows, int first_row, float scale, const ThreadCoord& at) {
-  constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
   Scores s;
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS

@@ -1,26 +1,19 @@
 // Attention of one block of query rows on tensor cores with scores in registers, with mma.sync (compute capability 8.0
 // and above) or wgmma (9.0). They differ only in the loop over the keys: mma_loop.cuh or wgmma_loop.cuh.
 //
-// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split has its own keys,
-// shared memory and named barrier; partial outputs are merged at the end. Scores remain in registers: after the
-// exponential, the accumulators of Q K^T are the A fragments of P V.
+// Scores remain in registers: after the exponential, the accumulators of Q K^T are the A fragments of P V.
 #pragma once
 
-#include "../common/barrier.cuh"
 #include "../common/mma.cuh"
-#include "../common/warp.cuh"
 #if TENSOR_CORES == TENSOR_CORES_WGMMA
 #include "../common/wgmma.cuh"
 #endif
 
-constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int KEY_TILES = BLOCK_N / 16;     // tiles of 16 keys: the depth of one P V mma
-constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
-constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
-constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be masked
 constexpr bool SPECIALISED = WARP_ROLES == WARP_ROLES_LOADERS;
-constexpr bool DIRECT = QK_PATH == QK_PATH_DIRECT;   // Q and K directly into fragments
-constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1 && !SPECIALISED;
+constexpr bool DIRECT = QK_PATH == QK_PATH_DIRECT;  // Q and K directly into fragments
+constexpr bool RESIDENT = KV_BUFFERS == KV_BUFFERS_RESIDENT, ROTATED = KEY_WALK == KEY_WALK_ROTATED;
+constexpr bool MERGE_HALVES = MERGE == MERGE_FP16;  // partial outputs in 16 bits instead of fp32
+constexpr bool ONLY_SPLIT = KEY_SPLITS == 1 && !SPECIALISED;
 constexpr int PRODUCER_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
 
 // A power of two, so that its product with the scale is exact, and a completely masked row gives 2^0 instead of NaN.
@@ -29,51 +22,32 @@ constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f
 constexpr float LAZY_THRESHOLD = 8.f;
 constexpr float LARGEST_HALF = 65504.f;  // of fp16; also used for bf16, because P V overflows near the end of bf16's range
 
-using Fragment32 = Accumulator<32>::type;
-using Fragment16 = Accumulator<16>::type;
 using ScoreFragment = Accumulator<QK_ACC == QK_ACC_FP32 ? 32 : 16>::type;
 using OutputFragment = Accumulator<PV_ACC == PV_ACC_FP32 ? 32 : 16>::type;
-template <int TILES>  // of 8 keys
-using ScoresOf = ScoreFragment[TILES_M][TILES];
-using Scores = ScoresOf<BLOCK_N / 8>;
-using Probabilities = u32[TILES_M][4];  // A fragments of one tile of 16 keys
 
-/// Position of this thread: its rows, keys and fragment elements.
-struct ThreadCoord {
-  u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
-  __device__ __forceinline__ ThreadCoord() {
-    thread = threadIdx.x;
-    lane = thread % 32;
-    // wgmma needs matrix descriptors in uniform registers; a shuffle makes the value uniform for the compiler.
-    const u32 warp = WGMMA ? __shfl_sync(~0u, thread / 32, 0) : thread / 32;
-    warp_m = warp % WARPS_M;
-    split = KEY_SPLITS == 1 && !SPECIALISED ? 0 : warp / WARPS_M;
+template <int TILES>
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment32 (&s)[TILES]) {
+  top[0] = fmaxf(s[0][0], s[0][1]);
+  top[1] = fmaxf(s[0][2], s[0][3]);
+#pragma unroll
+  for (int n = 1; n < TILES; ++n) {
+    top[0] = fmaxf(top[0], fmaxf(s[n][0], s[n][1]));
+    top[1] = fmaxf(top[1], fmaxf(s[n][2], s[n][3]));
   }
-  __device__ __forceinline__ int row(int m, int half) const {  // row of accumulator elements 2 * half, 2 * half + 1
-    return (warp_m * TILES_M + m) * 16 + half * 8 + lane / 4;
-  }
-  __device__ __forceinline__ int column_pair() const { return lane % 4; }
-};
-
-// Named barriers (0 is __syncthreads()). Without producer warps, each split has its own barrier. With producer warps, each
-// buffer of the ring has a full and an empty barrier, which count all warps of the block.
-constexpr int FIRST_SPLIT_BARRIER = 1;
-constexpr int FIRST_FULL_BARRIER = 1;
-constexpr int FIRST_EMPTY_BARRIER = FIRST_FULL_BARRIER + 4;
-constexpr int CONSUMER_BARRIER = 15;
-
-__device__ __forceinline__ void sync_consumer_warps() {
-  if constexpr (SPECIALISED) named_barrier_sync<CONSUMER_THREADS>(CONSUMER_BARRIER);
-  else __syncthreads();
 }
-/// Synchronises the warps that read the same keys.
-__device__ __forceinline__ void sync_split(int split) {
-  if constexpr (KEY_SPLITS == 1 || SPECIALISED) sync_consumer_warps();
-  else if constexpr (WARPS_M == 1) __syncwarp();
-  else named_barrier_sync<SPLIT_THREADS>(FIRST_SPLIT_BARRIER + split);
+template <int TILES>
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment16 (&s)[TILES]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    Half2 best = s[0][half];
+#pragma unroll
+    for (int n = 1; n < TILES; ++n) best = max_half2(best, s[n][half]);
+    top[half] = fmaxf(low2float(best), high2float(best));
+  }
 }
 
-#include "key_stream.cuh"
+#include "../common/attention_keys.cuh"
+#include "../common/attention_softmax.cuh"
 #include "fragments.cuh"
 #include "softmax.cuh"
 #if TENSOR_CORES == TENSOR_CORES_WGMMA
@@ -82,14 +56,6 @@ __device__ __forceinline__ void sync_split(int split) {
 #include "mma_loop.cuh"
 #endif
 #include "output.cuh"
-
-/// Returns the steps of a split for the keys visible to the block's last row. Producer warps treat all splits alike.
-__device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
-  if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
-  if constexpr (SPECIALISED) split = 0;
-  const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
-  return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
-}
 
 /// Loads and processes all keys of a split.
 __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, const Half* rows_of_q, Rows& rows,
@@ -150,6 +116,29 @@ __device__ __forceinline__ void process_keys_again(const KeyStream& keys, const 
   else reduce_row_sums(rows);
 }
 
+/// Producer warps: fill the ring of every split. A group is loaded as soon as its buffers have been read. Consumers that
+/// compute scores and output of a step together release a group only when the next group is loaded.
+__device__ __forceinline__ void producer_loop(const Element* k, const Element* v, u32 memory, int steps, int length,
+                                              int shift) {
+  constexpr int IN_FLIGHT = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES - 2 : STAGES - 1;
+  const u32 thread = threadIdx.x - CONSUMER_THREADS;
+  for (int group = 0; group <= steps + IN_FLIGHT; ++group) {
+    if (group <= steps) {
+      if (group >= STAGES) named_barrier_sync<THREADS>(FIRST_EMPTY_BARRIER + group % STAGES);
+#pragma unroll 1
+      for (u32 split = 0; split < KEY_SPLITS; ++split) {
+        const KeyStream keys{k, v, memory + split * SPLIT_BYTES, thread, split, steps, length, shift};
+        keys.load_group<PRODUCER_THREADS>(group);
+      }
+    }
+    cp_async_commit_group();
+    if (group >= IN_FLIGHT) {
+      wait_group_visible<IN_FLIGHT>();
+      named_barrier_arrive<THREADS>(FIRST_FULL_BARRIER + (group - IN_FLIGHT) % STAGES);
+    }
+  }
+}
+
 /// Computes attention for rows [m_block * BLOCK_M, ...) of one head.
 __device__ __forceinline__ void attend(const Tensors& head, unsigned char* shared, int m_block, int length,
                                        float scale) {
@@ -158,7 +147,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
   const u32 splits = memory + BLOCK_M * ROW_BYTES, exchange = splits + KEY_SPLITS * SPLIT_BYTES;
   const int steps = steps_of(at.split, first_row, length);
-  const int shift = KEY_WALK == KEY_WALK_ROTATED && steps > 0 ? m_block % steps : 0;
+  const int shift = ROTATED && steps > 0 ? m_block % steps : 0;
   if constexpr (SPECIALISED) {
     if (at.thread >= CONSUMER_THREADS) {
       producer_loop(head.k, head.v, splits, steps, length, shift);
@@ -176,7 +165,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   process_keys(keys, q, rows_of_q, rows, first_row, longest, scale, at);
   // A single step uses its own maximum as the reference, so it cannot overflow.
   if constexpr (RESCALE == RESCALE_RESTART && TOTAL_STEPS != 1) {
-    if (__syncthreads_or(rows.overflowed())) process_keys_again(keys, q, rows, first_row, longest, scale, at);
+    if (__syncthreads_or(overflowed(rows))) process_keys_again(keys, q, rows, first_row, longest, scale, at);
   }
 
   Half* o = head.o + first_row * D;

@@ -61,7 +61,7 @@ __device__ __forceinline__ void mask(Fragment16& f, const bool (&hidden)[4]) {
 /// Masks keys past the end and, if causal, keys after the row; only tiles on such an edge do work.
 template <int TILES>
 __device__ __forceinline__ void mask_edges(ScoresOf<TILES>& s, int first_key, int first_row, int length, const ThreadCoord& at) {
-  if constexpr (CAUSAL || KEY_TAIL) {
+  if constexpr (EDGES) {
     const bool cut = KEY_TAIL && first_key + 8 * TILES > length;
     const bool diagonal = CAUSAL && first_key + 8 * TILES - 1 > first_row + at.warp_m * TILES_M * 16;
     if (cut || diagonal) {
@@ -81,33 +81,21 @@ __device__ __forceinline__ void mask_edges(ScoresOf<TILES>& s, int first_key, in
   }
 }
 
-template <int TILES>
-__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment32 (&s)[TILES]) {
-  top[0] = fmaxf(s[0][0], s[0][1]);
-  top[1] = fmaxf(s[0][2], s[0][3]);
+using Factors = float[TILES_M][2];  // by which rows of the output must be scaled
+__device__ __forceinline__ void rescale_output(Rows& rows, const Factors& factor) {
 #pragma unroll
-  for (int n = 1; n < TILES; ++n) {
-    top[0] = fmaxf(top[0], fmaxf(s[n][0], s[n][1]));
-    top[1] = fmaxf(top[1], fmaxf(s[n][2], s[n][3]));
-  }
-}
-template <int TILES>
-__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment16 (&s)[TILES]) {
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    Half2 best = s[0][half];
-#pragma unroll
-    for (int n = 1; n < TILES; ++n) best = max_half2(best, s[n][half]);
-    top[half] = fmaxf(low2float(best), high2float(best));
-  }
+    for (int half = 0; half < 2; ++half) rescale_output(rows, m, half, factor[m][half]);
 }
-
-__device__ __forceinline__ void scale_row(Fragment32& f, int half, float factor) {
-  f[2 * half] *= factor;
-  f[2 * half + 1] *= factor;
+template <int RULE, int TILES>
+__device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES>& s, float scale, Factors& factor) {
+  return raise_reference<RULE>(rows, s, scale, [&](int m, int half, float by) { factor[m][half] = by; });
 }
-__device__ __forceinline__ void scale_row(Fragment16& f, int half, float factor) {
-  f[half] = mul_half2(f[half], pack_half2(factor, factor));
+template <int RULE, int TILES>
+__device__ __forceinline__ void update_reference(Rows& rows, const ScoresOf<TILES>& s, float scale) {
+  Factors factor;
+  if (raise_reference<RULE>(rows, s, scale, factor)) rescale_output(rows, factor);
 }
 
 /// Adds the row sums of a row's threads, if each thread has added only its own elements.
@@ -121,61 +109,10 @@ __device__ __forceinline__ void reduce_row_sums(Rows& rows) {
   }
 }
 
-/// Sets the references to the row maxima of the first scores.
-template <int TILES>
-__device__ __forceinline__ void init_reference(Rows& rows, const ScoresOf<TILES>& s, float scale) {
+/// Returns whether some P may have exceeded LARGEST_HALF. A sum bounds all its summands. NaN counts as overflow.
+__device__ __forceinline__ bool overflowed(const Rows& rows) {
+  bool beyond = false;
 #pragma unroll
-  for (int m = 0; m < TILES_M; ++m) {
-    float top[2];
-    thread_max(top, s[m]);
-    rows.reference[m][0] = quad_max(top[0]) * scale;
-    rows.reference[m][1] = quad_max(top[1]) * scale;
-  }
-}
-
-/// Raises the references to the new scores according to RULE (a value of RESCALE). Scales the current row sums, and
-/// returns whether the output must also be scaled by `factor`.
-template <int RULE, int TILES>
-__device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES>& s, float scale, float (&factor)[TILES_M][2]) {
-  if constexpr (RULE == RESCALE_RESTART) return false;
-  float top[TILES_M][2];
-  bool outgrown = RULE == RESCALE_ALWAYS;
-#pragma unroll
-  for (int m = 0; m < TILES_M; ++m) {
-    thread_max(top[m], s[m]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // The lazy test needs no shuffle: each thread votes on its own scores, and the vote covers the row.
-      if constexpr (RULE != RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
-      const float growth = fmaf(top[m][half], scale, -rows.reference[m][half]);
-      outgrown |= growth > (RULE == RESCALE_LAZY ? LAZY_THRESHOLD : 0.f);
-    }
-  }
-  if constexpr (RULE != RESCALE_ALWAYS) {
-    if (!__any_sync(~0u, outgrown)) return false;
-  }
-#pragma unroll
-  for (int m = 0; m < TILES_M; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if constexpr (RULE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
-      const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
-      factor[m][half] = exp2_approx(rows.reference[m][half] - raised);
-      rows.reference[m][half] = raised;
-      scale_row(rows.sum[m], half, factor[m][half]);
-    }
-  return true;
-}
-__device__ __forceinline__ void rescale_output(Rows& rows, const float (&factor)[TILES_M][2]) {
-#pragma unroll
-  for (int m = 0; m < TILES_M; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) scale_row(rows.output[m][n], half, factor[m][half]);
-}
-template <int RULE, int TILES>
-__device__ __forceinline__ void update_reference(Rows& rows, const ScoresOf<TILES>& s, float scale) {
-  float factor[TILES_M][2];
-  if (raise_reference<RULE>(rows, s, scale, factor)) rescale_output(rows, factor);
+  for (int m = 0; m < TILES_M; ++m) beyond |= !(rows.sum[m][0] <= LARGEST_HALF) || !(rows.sum[m][2] <= LARGEST_HALF);
+  return beyond;
 }

@@ -60,7 +60,6 @@ __device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[
 /// Processes the keys of one split: scores, softmax with the running reference, output.
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
                                               Rows& rows, int first_row, float scale, const ThreadCoord& at) {
-  constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
   Scores s;
   StepProbabilities p;
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
@@ -95,7 +94,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       wgmma_wait_group<1>();
       pin_accumulators(s[0]);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
-      float factor[TILES_M][2];
+      Factors factor;
       const bool outgrown = raise_reference<RESCALE>(rows, s, scale, factor);
       exponentiate_step(s, rows, scale);
       wgmma_wait_group<0>();

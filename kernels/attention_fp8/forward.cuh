@@ -1,10 +1,7 @@
 // Attention of one block of query rows on tensor cores (compute capability 8.0 and above).
 //
-// Each split of the warps has its own keys (stream.cuh); partial outputs are merged at the end (output.cuh). Scores
-// remain in registers: after the exponential, the accumulators of Q K^T are the A fragments of P V.
+// Scores remain in registers: after the exponential, the accumulators of Q K^T are the A fragments of P V.
 #pragma once
-
-#include "stream.cuh"
 
 // Integer scores start from this float's bits. They stay below 2^22, so the sum read as a float is exactly 12582912 plus
 // the score, without a conversion. Softmax ignores a constant that is added to a whole row.
@@ -20,10 +17,25 @@ constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
 // Offset of each output in units of UNIT, to be subtracted; see MAGIC_HIGH_BYTES in fragments.cuh.
 constexpr float OUTPUT_OFFSET = FOLDED ? 1152.f : 0.f;
 
-__device__ __forceinline__ void fill(Fragment& c, float x) { c[0] = c[1] = c[2] = c[3] = x; }
+constexpr int RESCALE_RESTART = -1;  // not a choice of this kernel
 
-using Scores = Fragment[TILES_M][BLOCK_N / 8];
-using Probabilities = Half2[TILES_M][4];  // A fragments of one tile of 16 keys
+using ScoreFragment = Fragment32;
+using OutputFragment = Fragment32;
+
+template <int TILES>
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment32 (&s)[TILES]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    top[half] = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
+#pragma unroll
+    for (int n = 1; n < TILES; ++n) top[half] = fmaxf(top[half], fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+  }
+}
+
+#include "../common/attention_keys.cuh"
+#include "../common/attention_softmax.cuh"
+
+__device__ __forceinline__ void fill(Fragment32& c, float x) { c[0] = c[1] = c[2] = c[3] = x; }
 
 /// One head: pointers to its first row, the factor from raw scores to exponents of 2, and the value of one unit of V.
 struct Head {
@@ -58,31 +70,7 @@ struct Query {
   }
 };
 
-/// Running softmax of this warp's rows: output, row sums, and the references that are subtracted from exponents (log2).
-struct Rows {
-  Fragment output[TILES_M][D / 8];
-  Fragment sum[TILES_M];  // elements 0 and 2 are used
-  float reference[TILES_M][2];
-
-  __device__ __forceinline__ void reset() {
-#pragma unroll
-    for (int m = 0; m < TILES_M; ++m) {
-      fill(sum[m], 0.f);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) fill(output[m][n], 0.f);
-    }
-  }
-  /// Resets a split without keys: finite values with weight 0 in the merge.
-  __device__ __forceinline__ void reset_without_keys() {
-#pragma unroll
-    for (int m = 0; m < TILES_M; ++m) {
-      sum[m][0] = sum[m][2] = 1.f;
-      reference[m][0] = reference[m][1] = MASKED_SCORE;
-    }
-  }
-};
-
-__device__ __forceinline__ void multiply(Fragment& c, const u32 (&a)[4], const u32 (&b)[2]) {
+__device__ __forceinline__ void multiply(Fragment32& c, const u32 (&a)[4], const u32 (&b)[2]) {
   if constexpr (MMA == MMA_FP16) mma(c, a, b[0], b[1]);
   else if constexpr (MMA == MMA_E4M3) mma_e4m3(c, a, b[0], b[1]);
   else mma_int8(c, a, b[0], b[1]);
@@ -127,7 +115,7 @@ __device__ __forceinline__ void exponentiate(Probabilities& p, const Scores& s, 
   for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // i: rows g and g + 8 of keys 0 to 7, then of keys 8 to 15
-      const Fragment& f = s[m][2 * n + i / 2];
+      const Fragment32& f = s[m][2 * n + i / 2];
       const float reference = rows.reference[m][i % 2];
       const float x = fmaf(f[i % 2 * 2], scale, -reference), y = fmaf(f[i % 2 * 2 + 1], scale, -reference);
       p[m][i] = EXP == EXP_F16X2 ? exp2_half2(pack_half2(x, y)) : pack_half2(exp2_approx(x), exp2_approx(y));
@@ -153,65 +141,6 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
   }
 }
 
-/// Computes this thread's largest score in each of its two rows.
-__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment (&s)[BLOCK_N / 8]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    top[half] = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
-#pragma unroll
-    for (int n = 1; n < BLOCK_N / 8; ++n)
-      top[half] = fmaxf(top[half], fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-  }
-}
-
-/// Sets the references to the row maxima of the first scores.
-__device__ __forceinline__ void init_reference(Rows& rows, const Scores& s, float scale) {
-#pragma unroll
-  for (int m = 0; m < TILES_M; ++m) {
-    float top[2];
-    thread_max(top, s[m]);
-    rows.reference[m][0] = quad_max(top[0]) * scale;
-    rows.reference[m][1] = quad_max(top[1]) * scale;
-  }
-}
-
-__device__ __forceinline__ void scale_row(Fragment& f, int half, float factor) {
-  f[2 * half] *= factor;
-  f[2 * half + 1] *= factor;
-}
-
-/// Raises the references to the new scores according to RESCALE, and scales the current sums.
-__device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
-  float top[TILES_M][2];
-  bool outgrown = RESCALE == RESCALE_ALWAYS;
-#pragma unroll
-  for (int m = 0; m < TILES_M; ++m) {
-    thread_max(top[m], s[m]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // The lazy test needs no shuffle: each thread votes on its own scores, and the vote covers the row.
-      if constexpr (RESCALE != RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
-      const float growth = fmaf(top[m][half], scale, -rows.reference[m][half]);
-      outgrown |= growth > (RESCALE == RESCALE_LAZY ? LAZY_THRESHOLD : 0.f);
-    }
-  }
-  if constexpr (RESCALE != RESCALE_ALWAYS) {
-    if (!__any_sync(~0u, outgrown)) return;
-  }
-#pragma unroll
-  for (int m = 0; m < TILES_M; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if constexpr (RESCALE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
-      const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
-      const float factor = exp2_approx(rows.reference[m][half] - raised);
-      rows.reference[m][half] = raised;
-      scale_row(rows.sum[m], half, factor);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) scale_row(rows.output[m][n], half, factor);
-    }
-}
-
 #include "output.cuh"
 
 // ---- the algorithm
@@ -227,7 +156,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
   init_reference(rows, s, scale);
 #pragma unroll UNROLL_STEPS
   for (int step = 0; step + 1 < keys.steps; ++step) {
-    keys.wait();
+    keys.wait(step);
 #pragma unroll
     for (int n = 0; n < KEY_TILES; ++n) {
       Probabilities p;
@@ -242,22 +171,16 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
     }
     keys.load_next(step + 1);
     mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
-    update_reference(rows, s, scale);
+    raise_reference<RESCALE>(rows, s, scale,
+                             [&](int m, int half, float factor) { rescale_output(rows, m, half, factor); });
   }
-  keys.wait();
+  keys.wait(keys.steps - 1);
 #pragma unroll
   for (int n = 0; n < KEY_TILES; ++n) {
     Probabilities p;
     exponentiate(p, s, n, rows, scale);
     multiply_pv(rows, p, keys.v_tile(keys.steps - 1), n, at);
   }
-}
-
-/// Returns the steps of a split for the keys visible to the block's last row.
-__device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
-  if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
-  const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
-  return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
 }
 
 /// Computes attention for rows [m_block * BLOCK_M, ...) of one head.
@@ -268,7 +191,7 @@ __device__ __forceinline__ void attend(const Head& head, unsigned char* shared, 
   const u32 splits = memory + BLOCK_M * ROW_BYTES, exchange = splits + KEY_SPLITS * SPLIT_BYTES;
   const int steps = steps_of(at.split, first_row, length);
   const KeyStream keys{head.k, head.v, splits + at.split * SPLIT_BYTES, at.thread % SPLIT_THREADS, at.split, steps,
-                       length};
+                       length, 0};
 
   load_tile<BLOCK_M, THREADS, ROW_TAIL>(memory, head.q + first_row * D, rows_left, at.thread);
   keys.start();
@@ -293,6 +216,6 @@ __device__ __forceinline__ void attend(const Head& head, unsigned char* shared, 
     sync_split(at.split);  // all reads of this split's keys are done
     store_partial(rows, keys.memory, exchange, at);
     __syncthreads();
-    merge_partials(o, splits, exchange, rows_left, head.v_scale * UNIT, at);
+    merge_partials(o, splits, exchange, rows_left, at, head.v_scale * UNIT);
   }
 }

@@ -6,8 +6,6 @@
 // become column g of two mma, one for even and one for odd columns.
 #pragma once
 
-using Fragment = Accumulator<32>::type;
-
 /// Position of a 16-byte chunk within its row, swizzled so that the same chunk of 8 rows is in 8 different groups of
 /// banks. A line of 128 bytes holds two rows of 64 bytes.
 __device__ __forceinline__ int swizzled_chunk(int row, int chunk) {
@@ -209,7 +207,7 @@ struct OutputColumns {
   static constexpr int RUN = COLUMNS_OF_THREAD, RUNS = D / (4 * RUN), PAIRS = RUN / 2;
   static __device__ __forceinline__ int column(int run, u32 lane) { return 4 * RUN * run + RUN * (lane % 4); }
   /// Returns the columns of one run and row as fp16: value * factor + shift.
-  static __device__ __forceinline__ void scaled(Half2 (&pairs)[PAIRS], const Fragment (&f)[D / 8], int run, int half,
+  static __device__ __forceinline__ void scaled(Half2 (&pairs)[PAIRS], const Fragment32 (&f)[D / 8], int run, int half,
                                                 float factor, float shift) {
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {

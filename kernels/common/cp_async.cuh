@@ -8,33 +8,24 @@ template <typename T>
 __device__ __forceinline__ void cp_async(u32 shared, const T* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// Copies 4, 8 or 16 bytes if `inside`; otherwise zero-fills the target without reading. FETCH_256 also prefetches the
-/// surrounding 256 bytes to L2.
-template <int BYTES, bool FETCH_256 = false>
-__device__ __forceinline__ void cp_async_zfill(u32 shared, const void* global, bool inside) {
-  const int size = inside ? BYTES : 0;
-  if constexpr (BYTES == 16 && FETCH_256)
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(size) : "memory");
-  else if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(size) : "memory");
-  else if constexpr (FETCH_256)
-    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %2, %3;"
-                 ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
-}
-/// Like cp_async_zfill() with FETCH_256, with an L2 cache policy (memory.cuh).
-template <int BYTES>
-__device__ __forceinline__ void cp_async_zfill_policy(u32 shared, const void* global, bool inside, u64 policy) {
-  const int size = inside ? BYTES : 0;
-  if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2, %3;"
-                 ::"r"(shared), "l"(global), "r"(size), "l"(policy) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint.L2::256B [%0], [%1], %2, %3, %4;"
-                 ::"r"(shared), "l"(global), "n"(BYTES), "r"(size), "l"(policy) : "memory");
-}
+/// Defines NAME<BYTES>(shared, global, inside), which copies 4, 8 or 16 bytes if `inside`, and otherwise zero-fills the
+/// target without reading. The last arguments are the rest of the instruction, and its operand.
+#define COPY_FUNCTION(NAME, HINTS, PARAMETERS, REST, ...)                                                             \
+  template <int BYTES>                                                                                                \
+  __device__ __forceinline__ void NAME PARAMETERS {                                                                   \
+    const int size = inside ? BYTES : 0;                                                                              \
+    if constexpr (BYTES == 16)                                                                                        \
+      asm volatile("cp.async.cg.shared.global" HINTS " [%0], [%1], %2, %3" REST ";"                                   \
+                   ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) __VA_ARGS__ : "memory");                         \
+    else                                                                                                              \
+      asm volatile("cp.async.ca.shared.global" HINTS " [%0], [%1], %2, %3" REST ";"                                   \
+                   ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) __VA_ARGS__ : "memory");                         \
+  }
+COPY_FUNCTION(cp_async_zfill, "", (u32 shared, const void* global, bool inside), "")
+/// The same with a prefetch of the surrounding 256 bytes to L2; then also with an L2 cache policy (memory.cuh).
+COPY_FUNCTION(cp_async_zfill_256, ".L2::256B", (u32 shared, const void* global, bool inside), "")
+COPY_FUNCTION(cp_async_zfill_policy, ".L2::cache_hint.L2::256B",
+              (u32 shared, const void* global, bool inside, u64 policy), ", %4", , "l"(policy))
 /// Closes a group of the copies since the last group; the group may be empty.
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most the last PENDING groups of this thread are in flight. Other threads see the completed copies

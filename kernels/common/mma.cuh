@@ -8,7 +8,7 @@
 // Halves are bfloat16 if BF16 is 1 (half.cuh); bfloat16 products accumulate only in fp32.
 #pragma once
 
-#include "../common/types.cuh"
+#include "../common/half.cuh"
 
 /// Accumulators of one lane for a 16x8 tile.
 template <int BITS>
@@ -21,22 +21,23 @@ template <>
 struct Accumulator<16> {
   using type = Half2[2];
 };
+using Fragment32 = Accumulator<32>::type;
+using Fragment16 = Accumulator<16>::type;
+__device__ __forceinline__ float element(const Fragment32& f, int i) { return f[i]; }
+__device__ __forceinline__ float element(const Fragment16& f, int i) {
+  return i % 2 ? high2float(f[i / 2]) : low2float(f[i / 2]);
+}
 
 // ---- c += a b with 16 rows, 8 columns and a depth of 32 bytes
 
-#if BF16
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+__device__ __forceinline__ void mma(Fragment32& c, const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." HALF_TYPE "." HALF_TYPE ".f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-#else
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma(Half2 (&c)[2], const u32 (&a)[4], u32 b0, u32 b1) {
+#if !BF16
+__device__ __forceinline__ void mma(Fragment16& c, const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%0,%1};"
       : "+r"(c[0]), "+r"(c[1]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

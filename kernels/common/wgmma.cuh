@@ -3,7 +3,7 @@
 // its accumulators, and operands in registers, have the layout of mma.m16n8k16.
 #pragma once
 
-#include "../common/types.cuh"
+#include "../common/half.cuh"
 
 /// Descriptor of an operand in shared memory: rows of BYTES_OF_ROW with 16-byte chunks swizzled in patterns of eight rows
 /// (PTX ISA, "Matrix Descriptor Format"). Lengths are in units of 16 bytes.
@@ -39,11 +39,7 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
 
 // ---- products with a depth of 16: 64 rows per warpgroup, and the columns of c
 
-#if BF16  // see half.cuh
-#define FACTORS "bf16.bf16"
-#else
-#define FACTORS "f16.f16"
-#endif
+#define FACTORS HALF_TYPE "." HALF_TYPE
 #define OUT_1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define OUT_2(i) OUT_1(i), OUT_1(i + 1)
 #define OUT_4(i) OUT_2(i), OUT_2(i + 2)

@@ -3,49 +3,9 @@
 //   A [M, K], B [K, N] or [N, K], C [M, N]: 16-bit floats, row-major, contiguous; any M, N, K if VECTOR divides K and N
 //   tensor cores with mma.sync m16n8k16, or on sm_90a with wgmma; accumulation in fp32, or for fp16 also in fp16
 //
-//   PATH              tiled: a block computes a BLOCK_M x BLOCK_N tile of C, in steps of BLOCK_K through a ring of
-//                     shared-memory stages; skinny: for M up to 128, bound by reading B (skinny.cuh)
-//
-// Both paths:
-//
-//   LOAD              copies to shared memory: cp_async (without registers), registers (early load, late store), or
-//                     producer_warps (four warps that only load, with cp.async; wgmma only); skinny: location of weights in
-//                     flight
-//   FRAGMENTS         tiled: read from shared memory just before use (in_place), or 16 elements of K ahead, also across steps
-//                     (ahead: twice the registers, but the tensor cores do not wait at barriers; with wgmma, a step is
-//                     multiplied while the next one is awaited); skinny: A loaded as far ahead as the weights
-//   STAGES            steps in the ring; all but one are in flight (all but two with wgmma ahead); skinny: all
-//   VECTOR            elements per access; must divide K and N, otherwise addresses are misaligned
-//   SPLIT_K           blocks per tile of C along K
-//   MERGE             merge of a split: a second launch adds the partial sums, or the block with the last ticket
-//   MIN_BLOCKS        minimum resident blocks per SM, which limits the registers
-//
-// The tiled path:
-//
-//   BLOCK_M, BLOCK_N  tile of C per block            BLOCK_K  elements of K per step; longer steps have fewer barriers
-//   WARPS_M, WARPS_N  warps along the tile's sides; a warp has (BLOCK_M/WARPS_M) x (BLOCK_N/WARPS_N) sums in registers
-//   TENSOR_CORES      mma_sync: each warp reads fragments and multiplies them; wgmma: a warpgroup multiplies together, and
-//                     its tensor cores read tiles directly from shared memory
-//   SMEM_LAYOUT       xor_swizzle (16-byte chunks permuted by row), padded (16 more bytes per row) or plain (conflicts)
-//   ACCUMULATOR       fp32, or fp16 (half the registers; overflows on large inputs)
-//   RASTER            order of blocks: rows, columns, or grouped (GROUP rows of tiles together, for reuse in L2)
-//   GROUP             rows of tiles per group
-//   TILES             tiles of C per block; the first steps of the next tile are loaded while a tile is stored
-//   SHAPE             M, N and K as arguments (runtime), or as compile-time constants: no divisions to find a tile, no
-//                     unnecessary tails
-//   EPILOGUE          C directly from registers, or through shared memory with 16-byte stores, by the multiplying warps or by
-//                     store_warps (four warps that only store, while the next tile is multiplied; TILES above one)
-//
-// The skinny path:
-//
-//   PRODUCTS          mma: tensor cores with the weights as the 16-row operand; fma: plain FMAs, up to 8 rows
-//   WEIGHT_POLICY     loads of B: normal, no_allocate (not in L1, which is then free for A), prefetch (256 bytes to L2),
-//                     evict_first (prefetch, and first eviction from L2)
-//   LANES             fragments: each lane loads its own fragments of eight columns; row: the lanes of a warp load long
-//                     pieces of a row of B together (plain FMAs: NT only)
-//   WARP_COLUMNS      columns of C per warp          DEPTH    elements of K per warp and step (with LANES=row and plain FMAs:
-//                     an eighth of the columns, and eight times the depth)
-//   WARPS_ACROSS      warps of a block along columns WARPS_K  warps of a block along K
+// With PATH=tiled, a block computes a BLOCK_M x BLOCK_N tile of C, in steps of BLOCK_K through a ring of shared-memory
+// stages. PATH=skinny is for M up to 128, bound by reading B (skinny.cuh). kernel.py describes the genes; the generated header
+// defines them, and asserts the constraints.
 //
 // Problem macros: BF16 (1 if A, B and C are bfloat16, 0 if they are fp16); NT (1 if B is [N, K], with tiles like those of A;
 // 0 if B is [K, N]); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K if they are compile-time constants, as always on the skinny path;
@@ -130,11 +90,7 @@ struct Pipeline {
   const uint16_t *matrix_a, *matrix_b;
   int M, N, K;
   TileLoader<BLOCK_M, BLOCK_K, A_PITCH, true> a;
-#if NT
-  TileLoader<BLOCK_N, BLOCK_K, B_PITCH, true> b;
-#else
-  TileLoader<BLOCK_K, BLOCK_N, B_PITCH, false> b;
-#endif
+  TileLoader<NT ? BLOCK_N : BLOCK_K, NT ? BLOCK_K : BLOCK_N, B_PITCH, NT> b;
   uint32_t shared;  // address of the ring
   int to_load;      // steps that are not yet started
   uint32_t filled;  // offset of the stage that is filled next
@@ -144,11 +100,7 @@ struct Pipeline {
   __device__ __forceinline__ Pipeline(const uint16_t* matrix_a, const uint16_t* matrix_b, int M, int N, int K, TileOrigin at,
                                       int depth0, uint32_t shared, int steps, int tiles)
       : matrix_a(matrix_a), matrix_b(matrix_b), M(M), N(N), K(K), a(matrix_a, at.row, depth0, M, K),
-#if NT
-        b(matrix_b, at.column, depth0, N, K),
-#else
-        b(matrix_b, depth0, at.column, K, N),
-#endif
+        b(matrix_b, NT ? at.column : depth0, NT ? depth0 : at.column, NT ? N : K, NT ? K : N),
         shared(shared), to_load(steps * tiles), filled(0), tile(blockIdx.x), tile_left(steps), awaited(0), released(0),
         to_release(steps * tiles - STAGES) {}
 
@@ -158,11 +110,7 @@ struct Pipeline {
     tile += gridDim.x, tile_left = (K + BLOCK_K - 1) / BLOCK_K;
     const TileOrigin at(tile, M, N);
     a = {matrix_a, at.row, 0, M, K};
-#if NT
-    b = {matrix_b, at.column, 0, N, K};
-#else
-    b = {matrix_b, 0, at.column, K, N};
-#endif
+    b = {matrix_b, NT ? at.column : 0, NT ? 0 : at.column, NT ? N : K, NT ? K : N};
   }
 
   __device__ __forceinline__ static uint32_t next_stage(uint32_t stage) {

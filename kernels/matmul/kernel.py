@@ -343,9 +343,10 @@ def skinny_registers(c, p):
         return True
     registers = c["LOAD"] == "registers"
     sums = c.WARP_COLUMNS // 8 * (2 * -(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M)
-    activations = 4 * activation_pieces(c, p) * (c.STAGES if registers and c["FRAGMENTS"] == "ahead" else 1)
+    ahead = registers & (c["FRAGMENTS"] == "ahead")
+    activations = 4 * activation_pieces(c, p) * (1 + (c.STAGES - 1) * ahead)
     weights = 4 * (c.STAGES * pieces(c) if registers else c.WARP_COLUMNS // 8)
-    addresses = 88 if c.VECTOR == 1 else 40  # single-element loads need more registers to combine them
+    addresses = 40 + 48 * (c.VECTOR == 1)  # single-element loads need more registers to combine them
     return AtMost(sums + activations + weights + addresses, registers_allowed(c), "registers")
 
 
@@ -377,19 +378,19 @@ def accumulator_registers(c):
     """Compare the registers that sums and fragments need with the limit from the launch bounds."""
     if skinny(c):
         return True
-    sums = c.BLOCK_M * c.BLOCK_N // compute_threads(c) // (2 if c["ACCUMULATOR"] == "fp16" else 1)
-    fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (2 if c["FRAGMENTS"] == "ahead" else 1)
-    if on_wgmma(c):
-        fragments = 0
+    sums = c.BLOCK_M * c.BLOCK_N // compute_threads(c) // (1 + (c["ACCUMULATOR"] == "fp16"))
+    fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (1 + (c["FRAGMENTS"] == "ahead"))
+    fragments *= 1 - on_wgmma(c)
     chunks = (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // loaders(c) // 8
-    held = 0 if shape_compiled(c) else chunks  # source addresses, unless the strides are constants
-    if c["LOAD"] == "registers":  # 16-byte chunks in flight, their source addresses, and offsets of their accesses
-        held = 5 * chunks + 2 * (8 // c.VECTOR)
-    # Single-element loads need more registers to combine them, and a split stores single sums.
-    single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
-    if producer_threads(c):
+    if c["LOAD"] == "producer_warps":
         # Other warps hold the chunks, but two roles in one program need more registers: 128 sums spill 8 and 104 bytes.
-        held = 16 if shape_compiled(c) else 24
+        held = 24 - 8 * shape_compiled(c)
+    elif c["LOAD"] == "registers":  # 16-byte chunks in flight, their source addresses, and offsets of their accesses
+        held = 5 * chunks + 2 * (8 // c.VECTOR)
+    else:
+        held = chunks * (1 - shape_compiled(c))  # source addresses, unless the strides are constants
+    # Single-element loads need more registers to combine them, and a split stores single sums.
+    single = (c.VECTOR == 1) * (24 + 16 * (c.SPLIT_K > 1))
     return AtMost(sums + fragments + held + single + 24, registers_allowed(c), "registers")
 
 

@@ -61,10 +61,7 @@ struct RowRing {
         const int elements = NT || WHOLE_BLOCKS ? part * VECTOR : min(part * VECTOR, columns - VECTOR);
         const char* from = next + (rows * static_cast<int>(ROW_BYTES) + elements * 2);
         const bool inside = WHOLE_STEPS || (NT ? part * VECTOR : first) < left;
-        if constexpr (ASYNC_POLICY)
-          cp_async_zfill_policy<2 * VECTOR>(place, from, inside, policy);
-        else
-          cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(place, from, inside);
+        copy_weights<VECTOR>(place, from, inside, policy);
       }
 #pragma unroll
     for (int first = 0; first < Rows::ROWS; first += Rows::ROWS_AT_ONCE)

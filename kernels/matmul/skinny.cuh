@@ -22,7 +22,8 @@
 // The shape is a compile-time constant, so that distances between loads are immediates and missing tails cost nothing.
 constexpr int M = ROWS_A, N = COLUMNS_B, K = DEPTH_A;
 constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
-constexpr bool ASYNC_POLICY = ASYNC && EVICT_FIRST, ASYNC_ACTIVATIONS = ASYNC && AHEAD;
+constexpr bool PREFETCH = WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH;
+constexpr bool ASYNC_ACTIVATIONS = ASYNC && AHEAD;
 constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
 constexpr bool ROW_LANES = LANES == LANES_ROW;
 constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;         // columns of C per lane
@@ -63,9 +64,19 @@ __device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char
       load_global_nc<2 * WIDTH>(to, from);
     else if constexpr (EVICT_FIRST)
       load_global_once_policy<2 * WIDTH>(to, from, policy);
+    else if constexpr (PREFETCH)
+      load_global_once_256<2 * WIDTH>(to, from);
     else
-      load_global_once<2 * WIDTH, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(to, from);
+      load_global_once<2 * WIDTH>(to, from);
   }
+}
+
+// Copies WIDTH weights to shared memory; zeros if not `inside`.
+template <int WIDTH>
+__device__ __forceinline__ void copy_weights(uint32_t to, const char* from, bool inside, u64 policy) {
+  if constexpr (EVICT_FIRST) cp_async_zfill_policy<2 * WIDTH>(to, from, inside, policy);
+  else if constexpr (PREFETCH) cp_async_zfill_256<2 * WIDTH>(to, from, inside);
+  else cp_async_zfill<2 * WIDTH>(to, from, inside);
 }
 
 // Activations for a step of the weights; A is small and stays in the caches.
@@ -147,10 +158,8 @@ struct Ring {
           const uint32_t column = column_offset[NT ? which : which / RUN][NT ? 0 : element % RUN / ACCESS];
           const char* from = next + (column + depth * (NT ? 2 : ROW_BYTES));
           const bool inside = WHOLE_STEPS || depth < left;
-          if constexpr (ASYNC_POLICY)
-            cp_async_zfill_policy<2 * ACCESS>(at(stage, piece) + 2 * element, from, inside, policy);
-          else if constexpr (ASYNC)
-            cp_async_zfill<2 * ACCESS, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(at(stage, piece) + 2 * element, from, inside);
+          if constexpr (ASYNC)
+            copy_weights<ACCESS>(at(stage, piece) + 2 * element, from, inside, policy);
           else
             load_part<ACCESS, true>(held[stage][piece], part, from, inside, policy);
         }

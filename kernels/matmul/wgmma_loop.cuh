@@ -8,31 +8,21 @@ static_assert(!FP16_SUM, "wgmma accumulates in fp32 here");
 // of the next tile.
 __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t& offset, int steps,
                                            int warp_m, int warp_n) {
-#if NT  // B has the layout of A, a row for each column of C; otherwise panels of 64 columns, a row for each depth
-  const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n * (2 * BLOCK_K);
-#else
-  const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n / PANEL * (BLOCK_K * PANEL * 2);
-#endif
+  // With NT, B has the layout of A, a row for each column of C; otherwise panels of 64 columns, a row for each depth.
+  const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K);
+  const uint32_t first_b = A_STAGE + (NT ? warp_n * (2 * BLOCK_K) : warp_n / PANEL * (BLOCK_K * PANEL * 2));
 #pragma unroll 1
   for (int step = 0; step < steps; step++) {
     pipeline.wait();
     const uint32_t stage = pipeline.shared + offset;
     const MatrixDescriptor<2 * BLOCK_K> rows(stage + first_a, 16);
-#if NT
-    const MatrixDescriptor<2 * BLOCK_K> columns(stage + first_b, 16);
-#else
-    const MatrixDescriptor<2 * PANEL> columns(stage + first_b, BLOCK_K * PANEL * 2);
-#endif
+    const MatrixDescriptor<2 * (NT ? BLOCK_K : PANEL)> columns(stage + first_b, NT ? 16 : BLOCK_K * PANEL * 2);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DEPTHS; k++)
 #pragma unroll
       for (int m = 0; m < TILES_M; m++)
-#if NT
-        wgmma_accumulate<0>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * 32));
-#else
-        wgmma_accumulate<1>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * 16 * (2 * PANEL)));
-#endif
+        wgmma_accumulate<!NT>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * (NT ? 32 : 32 * PANEL)));
     wgmma_commit_group();
     if constexpr (!PRODUCERS) pipeline.load_next();
     wgmma_wait_group<AHEAD ? 1 : 0>();

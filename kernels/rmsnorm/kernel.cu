@@ -6,26 +6,9 @@
 //
 // Memory-bound: each element is read once and written once, so the speed depends on the bytes in flight.
 //
-//   THREADS_PER_ROW  maximum number of threads per row; the kernel uses the fewest with the same number of accesses. Rows
-//                    with fewer than 32 threads share a warp. Row sums within one warp need no shared memory
-//   ROWS_PER_BLOCK   rows per block, with one group of threads each; at least the rows of a warp
-//   ROW_STEPS        rows that a group of threads processes one after another; divides the number of blocks
-//   PREFETCH         loads during a row's sum: none, the next row into registers (registers), or the next STAGES - 1 rows
-//                    into shared memory (cp_async)
-//   STAGES           (cp_async) rows in shared memory per group of threads
-//   ROW_SUM          row sum by the single block that scales the row (block), by each block of the row (every_block: no
-//                    block waits for another), or in parts by an earlier launch (two_launches)
-//   BLOCKS_PER_ROW   blocks per row, if more than one
-//   VECTOR           maximum number of elements per access (8 = 16 bytes); rows must be whole vectors
-//   ROW_STORAGE      storage of a row between the sum and the scaling: registers, shared memory, or none (the row is read a
-//                    second time, from L2)
-//   WEIGHT_LOAD      weights loaded before the first row's sum, once for all rows, or after each sum (fewer registers)
-//   STORE_POLICY     normal stores, or streaming stores, which are evicted from L2 first
-//   LOAD_POLICY      normal loads of rows, or streaming loads
-//   MIN_BLOCKS       minimum resident blocks per SM, which limits the registers of a thread
-//
-// kernel.py declares these choices and their rules. Its macros are the problem's (COLS: columns of a row, so that the
-// registers per row are constant; BF16: 1 for bfloat16, 0 for fp16; RESIDUAL: 1 if `residual` and `sum` exist) and sizes:
+// kernel.py describes the genes; the generated header defines them, and asserts the constraints. Other macros are the
+// problem's (COLS: columns of a row, so that the registers per row are constant; BF16: 1 for bfloat16, 0 for fp16; RESIDUAL:
+// 1 if `residual` and `sum` exist) and sizes:
 // WIDTH elements per access, WORDS pairs of elements of a vector, VECTORS of a row, BLOCKS per row, SHARE vectors that one
 // block scales, PER_THREAD vectors that one thread scales, THREADS per row, ROWS per block.
 

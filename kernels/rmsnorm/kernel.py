@@ -179,12 +179,12 @@ def registers_for_rows(c, p):
 
     The limit is half of a thread's 255 registers, plus 32 if no weights are kept. Above it the compiler spills.
     """
-    row, inputs = accesses(c, p) * words(c, p), 2 if residual(p) else 1
-    kept, weights = c["ROW_STORAGE"] == "registers" and blocks(c) == 1, c["WEIGHT_LOAD"] == "before_sum"
-    ahead = row * inputs if c["PREFETCH"] == "registers" else 0
+    row, inputs = accesses(c, p) * words(c, p), 1 + residual(p)
+    kept, weights = (c["ROW_STORAGE"] == "registers") & (blocks(c) == 1), c["WEIGHT_LOAD"] == "before_sum"
+    ahead = row * inputs * (c["PREFETCH"] == "registers")
     in_flight = min(8, accesses(c, p)) * words(c, p) * (inputs - kept)
     left = 65536 // (threads(c, p) * rows(c, p) * c.MIN_BLOCKS) - 32
-    return AtMost(row * (kept + weights) + ahead + in_flight, min(MOST_WORDS + 32 * (not weights), left), "registers")
+    return AtMost(row * (kept + weights) + ahead + in_flight, min(MOST_WORDS + 32 * (1 - weights), left), "registers")
 
 
 def threads_have_work(c, p):

@@ -34,23 +34,10 @@ __device__ __forceinline__ Vector load(const Half* row, int index) {
   if constexpr (WIDTH == 1) {
     v.word[0] = load_half<STREAMING>(source);
     if (2 * index + 1 < COLS) v.word[0] |= load_half<STREAMING>(source + 1) << 16;
-  } else if constexpr (WORDS == 4) {
-    if constexpr (STREAMING)
-      asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(source));
-    else
-      asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(source));
-  } else if constexpr (WORDS == 2) {
-    if constexpr (STREAMING)
-      asm volatile("ld.global.cs.v2.u32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(source));
-    else
-      asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(source));
+  } else if constexpr (STREAMING) {
+    LOAD_BYTES(4 * WORDS, v.word, "ld.global.cs", "l"(source))
   } else {
-    if constexpr (STREAMING)
-      asm volatile("ld.global.cs.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(source));
-    else
-      asm volatile("ld.global.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(source));
+    LOAD_BYTES(4 * WORDS, v.word, "ld.global", "l"(source))
   }
   return v;
 }
@@ -60,15 +47,10 @@ __device__ __forceinline__ void store(Half* row, int index, const Vector& v) {
   if constexpr (WIDTH == 1) {
     store_half(target, v.word[0]);
     if (2 * index + 1 < COLS) store_half(target + 1, v.word[0] >> 16);
-  } else if constexpr (!STREAM_STORES) {
-    store_global(target, v.word);
-  } else if constexpr (WORDS == 4) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};"
-                 ::"l"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
-  } else if constexpr (WORDS == 2) {
-    asm volatile("st.global.cs.v2.u32 [%0], {%1,%2};" ::"l"(target), "r"(v.word[0]), "r"(v.word[1]) : "memory");
+  } else if constexpr (STREAM_STORES) {
+    STORE_BYTES(4 * WORDS, target, v.word, "st.global.cs", "l")
   } else {
-    asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(target), "r"(v.word[0]) : "memory");
+    store_global(target, v.word);
   }
 }
 
@@ -76,13 +58,7 @@ __device__ __forceinline__ void store(Half* row, int index, const Vector& v) {
 
 __device__ __forceinline__ Vector load_shared(u32 address) {
   Vector v;
-  if constexpr (WORDS == 4)
-    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "r"(address) : "memory");
-  else if constexpr (WORDS == 2)
-    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "r"(address) : "memory");
-  else
-    v.word[0] = load_shared_word(address);
+  LOAD_BYTES(4 * WORDS, v.word, "ld.shared", "r"(address) : "memory")
   return v;
 }
 

@@ -62,6 +62,34 @@ def test_the_header_of_a_kernel_in_the_working_directory(small: Path) -> None:
         assert line in lines, line
 
 
+def test_rules_are_written_with_functions_and_fields(small: Path) -> None:
+    """A function that is a macro becomes the macro, a similar one does not; min, max and other fields are written."""
+    changed = DECLARATION.replace(
+        "kernel = Kernel(",
+        """
+def threads(c): return 2 * c.TILE
+def nearly(c, p): return 2 * c.TILE + (p.N > 10**6)
+def table(c): return {"scalar": 1, "vector": 2}[c["LOADS"]]
+def macros(c, p): return {"THREADS": threads(c), "NEARLY": 2 * c.TILE, "TABLE": table(c), "A": nearly(c, p) // 7}
+kernel = Kernel(""",
+    ).replace('lambda c, p: {"SIZE": p.N}', "macros")
+    rules = """Constraint("some", lambda c, p: AtMost(threads(c), min(p.N, 128)), "r"),
+        Constraint("other", lambda c, p: nearly(c, p) + max(c.TILE, 3) > 5, "r"),
+        Constraint("mapped", lambda c: table(c) < 3, "r"),"""
+    declaration = changed.replace("constraints=(", f"constraints=({rules}")
+    (small / "kernel.py").write_text(declaration, encoding="utf-8")
+    result = CliRunner().invoke(app, ["render", "./small", "--problem", "96"])
+    assert result.exit_code == 0, result.output
+    text = (small / "evokern_genes.h").read_text(encoding="utf-8")
+    assert "namespace evokern_rules { enum : long long { problem_N = 96 }; }" in text
+    for condition in (
+        "THREADS <= evokern_rules::least(evokern_rules::problem_N, 128)",
+        "(((1LL * 2 * TILE) + (evokern_rules::problem_N > 1000000)) + evokern_rules::most(TILE, 3)) > 5",
+        "TABLE < 3",
+    ):
+        assert f"static_assert({condition}, " in text, text
+
+
 def test_a_packaged_kernel_is_copied_with_its_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of a kernel elsewhere stays as it is; source, shared headers and the header are written here."""
     monkeypatch.chdir(tmp_path)

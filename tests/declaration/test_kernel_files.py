@@ -23,6 +23,7 @@ from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import write_kernel_files
 from evokern.declaration.render import render
 from evokern.errors import KernelError
+from evokern.export.sections import reference_section
 from evokern.export.standalone import device_code
 from evokern.hardware.profiles import CHIPS
 from evokern.search.stored_kernel import stored_kernel
@@ -123,6 +124,22 @@ def test_a_common_header_counts_for_the_kernels_that_include_it(here: Path, file
     before, alone = _kernel(here).digest(), _kernel(here, "alone").digest()
     _append(here / "kernels" / "common" / f"{file}.cuh")
     assert (changed, False) == (before != _kernel(here).digest(), alone != _kernel(here, "alone").digest())
+
+
+def test_common_headers_of_the_reference_belong_to_the_kernel(here: Path) -> None:
+    """Their change is a change of the kernel, they are stored and exported, and device code does not get them."""
+    common = here / "kernels" / "common"
+    (common / "sum.h").write_text('#include "../common/more.h"\n')
+    (common / "more.h").write_text("inline double more(double x) { return 2 * x; }\n")
+    reference = here / "kernels" / "scale" / "reference.h"
+    reference.write_text('#include "../common/sum.h"\n' + reference.read_text())
+    kernel = _kernel(here)
+    assert {"../common/sum.h", "../common/more.h"} <= kernel.read_content().stored(kernel.folder).keys()
+    assert not [name for name in _headers(kernel) if name.endswith(".h")]
+    assert "double more(double x)" in reference_section(kernel)
+    before = kernel.digest()
+    _append(common / "more.h")
+    assert _kernel(here).digest() != before
 
 
 def test_the_digest_of_a_folder_alone_is_that_of_its_files(here: Path) -> None:

@@ -1,37 +1,36 @@
 """Constraints as C++ conditions over macros, for the `static_assert`s of the generated header.
 
 A constraint is a Python function. It runs on symbolic genes, which record the C++ text of each expression. A symbolic
-condition in an `if`, `and` or `min` has no value, so the function runs once for each answer. The results become one
-conditional expression. A constraint is left out if it uses a value that no macro contains, a mapping from genes, or
-other Python that cannot be recorded.
+condition in an `if` or `and` has no value, so the function runs once for each answer. The results become one
+conditional expression. A function of `kernel.py` whose result is a macro is written as this macro. A constraint is left
+out if it maps genes to other values, or if it contains other Python that cannot be recorded.
 """
 
 from __future__ import annotations
 
 import operator
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from evokern.declaration.constraint import AtMost, Constraint
-from evokern.declaration.genes import Gene, Value
-from evokern.declaration.header.text import NAMESPACE, choice_macro
+from evokern.declaration.genes import Value
+from evokern.declaration.header.leaves import Leaf, field_leaves, gene_leaf, macro_functions, samples_of
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
 from evokern.escaping import c_string
 
 _MOST_PATHS = 64
 """Maximum number of ways through a constraint's function."""
-_TRIED = 30
-"""Number of configurations at which a macro must contain the value of a field."""
-_MOST_TEXT = 1500
+_MOST_TEXT = 2000
 """Maximum length of a condition in characters; a longer one helps no reader."""
 HELPERS = (
     "namespace evokern_rules {  // division rounds down, as in Python",
     "constexpr long long floor_div(long long a, long long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
     "constexpr long long floor_mod(long long a, long long b) { return a - floor_div(a, b) * b; }",
     "constexpr long long ceil_div(long long a, long long b) { return -floor_div(-a, b); }",
+    "constexpr long long least(long long a, long long b) { return a < b ? a : b; }",
+    "constexpr long long most(long long a, long long b) { return a < b ? b : a; }",
     "}",
 )
 """Functions that the conditions use."""
@@ -41,26 +40,13 @@ class _Untraceable(Exception):  # noqa: N818 (ends a trace; not an error)
     """The constraint cannot be written in C++."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Leaf:
-    """A gene or a field of the problem."""
-
-    name: str
-    values: tuple[Value, ...]
-    """Possible values; empty for a number of any size."""
-    text: str = ""
-    """C++ text of a number, or empty for a name."""
-    conditions: Mapping[Value, str] = field(default_factory=dict)
-    """Name → C++ condition that the leaf has this value."""
-
-
 class _Paths:
     """Ways through a function, one for each combination of answers to its conditions."""
 
     def __init__(self) -> None:
         self.answers: list[bool] = []
         self.conditions: list[str] = []
-        self.domains: dict[_Leaf, tuple[Value, ...]] = {}
+        self.domains: dict[Leaf, tuple[Value, ...]] = {}
         self.known: dict[str, bool] = {}
 
     def decide(self, condition: _Symbolic) -> bool:
@@ -133,7 +119,7 @@ class _Symbolic:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, paths: _Paths, text: str, leaves: frozenset[_Leaf], value: Callable[[Mapping[Any, Any]], Any],
+        self, paths: _Paths, text: str, leaves: frozenset[Leaf], value: Callable[[Mapping[Any, Any]], Any],
         natural: bool = False,
     ) -> None:  # fmt: skip
         self.paths, self.text, self.leaves, self.value, self.natural = paths, text, leaves, value, natural
@@ -227,7 +213,7 @@ def _natural(number: Any) -> bool:
     return number.natural if isinstance(number, _Symbolic) else number >= 0
 
 
-def _leaves(number: Any) -> frozenset[_Leaf]:
+def _leaves(number: Any) -> frozenset[Leaf]:
     return number.leaves if isinstance(number, _Symbolic) else frozenset()
 
 
@@ -270,7 +256,7 @@ class _Choice:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, paths: _Paths, leaf: _Leaf) -> None:
+    def __init__(self, paths: _Paths, leaf: Leaf) -> None:
         self.paths, self.leaf = paths, leaf
 
     def __eq__(self, other: object) -> Any:
@@ -305,13 +291,15 @@ def rules(kernel: Kernel, problem: Problem) -> tuple[list[str], list[str]]:
         kernel: the kernel.
         problem: a problem, whose fields show which macros contain them.
     """
-    leaves = [_gene_leaf(gene) for gene in kernel.genes if gene.as_ != "template"]
-    fields = list(_field_leaves(kernel, problem))
+    leaves = [gene_leaf(gene) for gene in kernel.genes if gene.as_ != "template"]
+    samples = samples_of(kernel, problem)
+    fields = list(field_leaves(kernel, samples))
+    named = macro_functions(kernel, samples)
     asserted, left_out = [], []
     for constraint in kernel.constraints:
         if constraint.wasteful or constraint.arity > 2:
             continue
-        text = _written(constraint, leaves, fields)
+        text = _written(constraint, leaves, fields, named)
         if text is None or len(text) > _MOST_TEXT:
             left_out.append(constraint.name)
         elif text != "true":
@@ -331,59 +319,57 @@ def _is_bracketed(text: str) -> bool:
     return False
 
 
-def _written(constraint: Constraint, genes: Sequence[_Leaf], fields: Sequence[_Leaf]) -> str | None:
+def _written(
+    constraint: Constraint, genes: Sequence[Leaf], fields: Sequence[Leaf], named: Mapping[str, Leaf]
+) -> str | None:
     paths = _Paths()
     arguments = [_symbolic(paths, leaves) for leaves in (genes, fields)][: constraint.arity]
+    holds = _with_macros(constraint.holds, {name: _number(paths, leaf) for name, leaf in named.items()})
     try:
-        text: str = paths.explore(lambda: constraint.holds(*arguments))
+        text: str = paths.explore(lambda: holds(*arguments))
     except (_Untraceable, *KERNEL_CODE_EXCEPTIONS):
         return None
     return text
 
 
-def _symbolic(paths: _Paths, leaves: Sequence[_Leaf]) -> _Values:
-    def made(leaf: _Leaf) -> Any:
-        if not leaf.text:
-            return _Choice(paths, leaf)
-        natural = all(isinstance(one, int) and one >= 0 for one in leaf.values)
-        return _Symbolic(paths, leaf.text, frozenset({leaf}), lambda values: values[leaf], natural)
+def _recorded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return `min` or `max` that writes a call of a C++ function for two numbers, one or both symbolic."""
+
+    def recorded(*numbers: Any, **options: Any) -> Any:
+        one, *others = sorted(numbers, key=lambda number: not isinstance(number, _Symbolic))
+        if len(others) != 1 or not isinstance(one, _Symbolic):
+            return function(*numbers, **options)
+        return one.join(others[0], function, _call(name))
+
+    return recorded
+
+
+def _with_macros(function: Callable[..., Any], numbers: Mapping[str, _Symbolic]) -> Callable[..., Any]:
+    """Return a copy of a function in whose module some functions, `min` and `max` record what they return."""
+    if not isinstance(function, FunctionType):
+        return function
+    module = {"min": _recorded(min, "least"), "max": _recorded(max, "most"), **function.__globals__}
+
+    def copied(one: FunctionType) -> FunctionType:
+        made = FunctionType(one.__code__, module, one.__name__, one.__defaults__, one.__closure__)
+        made.__kwdefaults__ = one.__kwdefaults__
+        return made
+
+    for name, value in function.__globals__.items():
+        if name in numbers:
+            module[name] = lambda *_, number=numbers[name]: number
+        elif isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
+            module[name] = copied(value)
+    return copied(function)
+
+
+def _symbolic(paths: _Paths, leaves: Sequence[Leaf]) -> _Values:
+    def made(leaf: Leaf) -> Any:
+        return _number(paths, leaf) if leaf.text else _Choice(paths, leaf)
 
     return _Values({leaf.name: made(leaf) for leaf in leaves})
 
 
-def _gene_leaf(gene: Gene) -> _Leaf:
-    scope = f"{NAMESPACE}::" if gene.as_ == "constexpr" else ""
-    if _are_numbers(gene.values):
-        return _Leaf(gene.name, gene.values, scope + gene.name)
-    conditions = {value: f"({scope}{gene.name} == {scope}{choice_macro(gene, value)})" for value in gene.values}
-    return _Leaf(gene.name, gene.values, conditions=conditions)
-
-
-def _are_numbers(values: Sequence[Value]) -> bool:
-    return all(isinstance(value, int) for value in values)
-
-
-def _field_leaves(kernel: Kernel, problem: Problem) -> Iterator[_Leaf]:
-    """Yield the fields whose value a macro contains, found by calling `macros` with other values of the field."""
-    rng = random.Random(0)
-    configs = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(_TRIED))]
-    for entry in kernel.fields:
-        tried: tuple[Value, ...] = entry.choices
-        if not tried:
-            tried = tuple(range(int(problem[entry.name]), entry.most + 1, entry.multiple_of)[:4])
-        try:
-            values = [[dict(kernel.macros(config, Problem({**problem, entry.name: value}))) for value in tried]
-                      for config in configs]  # fmt: skip
-        except KERNEL_CODE_EXCEPTIONS:
-            continue
-        for name in values[0][0]:
-            seen = [tuple(macros.get(name, "") for macros in at) for at in values]
-            if len(tried) < 2 or seen[1:] != seen[:-1] or len(set(seen[0])) < len(tried) or not _are_numbers(seen[0]):
-                continue
-            if seen[0] == tried:
-                yield _Leaf(entry.name, entry.choices, name)
-                break
-            if entry.choices:
-                texts = {one: f"({name} == {macro})" for one, macro in zip(tried, seen[0], strict=True)}
-                yield _Leaf(entry.name, entry.choices, conditions=texts)
-                break
+def _number(paths: _Paths, leaf: Leaf) -> _Symbolic:
+    natural = all(isinstance(one, int) and one >= 0 for one in leaf.values) if leaf.values else leaf.natural
+    return _Symbolic(paths, leaf.text, frozenset({leaf}), lambda values: values[leaf], natural)

@@ -1,5 +1,9 @@
-// Copies of K and V to shared memory.
+// Copies of K and V to shared memory. The kernel defines Element and load_tile(), DIRECT (whether K is loaded directly into
+// fragments), RESIDENT (whether each step has its own buffer) and ROTATED (whether row blocks start at different steps).
 #pragma once
+
+#include "../common/attention_warps.cuh"
+#include "../common/cp_async.cuh"
 
 /// Waits until at most the last PENDING groups of this thread's copies are in flight. The completed copies are visible
 /// after the next barrier, also to wgmma.
@@ -12,24 +16,24 @@ __device__ __forceinline__ void wait_group_visible() {
 /// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}, because the scores of step g are
 /// computed while the output of step g - 1 is accumulated.
 struct KeyStream {
-  const Half *k, *v;
+  const Element *k, *v;
   u32 memory;
   u32 thread, split;
   int steps, length, shift;
 
   __device__ __forceinline__ int buffer(int step) const {
-    return KV_BUFFERS == KV_BUFFERS_RESIDENT ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
+    return RESIDENT ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
   }
   __device__ __forceinline__ u32 k_tile(int step) const { return memory + buffer(step) * TILE_BYTES; }
   __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + buffer(step)) * TILE_BYTES; }
-  /// Returns the first key of a step. With `rotated`, row blocks start at different steps, which spreads reads over L2.
+  /// Returns the first key of a step. Different starting steps spread reads over L2.
   __device__ __forceinline__ int first_key(int step) const {
     int walked = step;
-    if constexpr (KEY_WALK == KEY_WALK_ROTATED) walked = step + shift < steps ? step + shift : step + shift - steps;
+    if constexpr (ROTATED) walked = step + shift < steps ? step + shift : step + shift - steps;
     return walked * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
   }
   template <int COPIERS>
-  __device__ __forceinline__ void load(u32 tile, const Half* tensor, int first) const {
+  __device__ __forceinline__ void load(u32 tile, const Element* tensor, int first) const {
     load_tile<BLOCK_N, COPIERS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
   }
   template <int COPIERS>
@@ -91,26 +95,3 @@ struct KeyStream {
     }
   }
 };
-
-/// Producer warps: fill the ring of every split. A group is loaded as soon as its buffers have been read. Consumers that
-/// compute scores and output of a step together release a group only when the next group is loaded.
-__device__ __forceinline__ void producer_loop(const Half* k, const Half* v, u32 memory, int steps, int length,
-                                              int shift) {
-  constexpr int IN_FLIGHT = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES - 2 : STAGES - 1;
-  const u32 thread = threadIdx.x - CONSUMER_THREADS;
-  for (int group = 0; group <= steps + IN_FLIGHT; ++group) {
-    if (group <= steps) {
-      if (group >= STAGES) named_barrier_sync<THREADS>(FIRST_EMPTY_BARRIER + group % STAGES);
-#pragma unroll 1
-      for (u32 split = 0; split < KEY_SPLITS; ++split) {
-        const KeyStream keys{k, v, memory + split * SPLIT_BYTES, thread, split, steps, length, shift};
-        keys.load_group<PRODUCER_THREADS>(group);
-      }
-    }
-    cp_async_commit_group();
-    if (group >= IN_FLIGHT) {
-      wait_group_visible<IN_FLIGHT>();
-      named_barrier_arrive<THREADS>(FIRST_FULL_BARRIER + (group - IN_FLIGHT) % STAGES);
-    }
-  }
-}
