@@ -38,6 +38,30 @@ _WRITABLE = re.compile(
 
 
 @dataclass(frozen=True)
+class DraftReference:
+    """Reference that the user named, as text for `kernel.py`, and its comparison with the default candidate."""
+
+    given: str
+    """The option's value."""
+    name: str
+    """Name of the function, which is the name of the first baseline."""
+    imports: tuple[str, ...]
+    """Lines that define the function."""
+    line: str
+    """Statement that returns the outputs by name."""
+    files: Mapping[str, str]
+    """Further files of the kernel: name → text."""
+    differs: str = ""
+    """The first element that differs from the reference, in words; empty if the values agree."""
+    flops: str = ""
+    """Operations of its matrix products as Python text; empty if unknown."""
+    rounded: bool = False
+    """Whether an output contains whole numbers, which the gate expects as float64."""
+    bounds: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Output without a derived bound → proposed bound, and the reason."""
+
+
+@dataclass(frozen=True)
 class Draft:
     """Content of the files that a draft consists of."""
 
@@ -69,6 +93,10 @@ class Draft:
     """Further points for the user to confirm, one sentence each."""
     state: Mapping[str, bytes] = field(default_factory=dict)
     """Module variable that a call changes → its initial bytes, empty if unknown."""
+    stated: DraftReference | None = None
+    """Reference that the user named; None if it is to be written."""
+    unread: tuple[str, ...] = ()
+    """Fields whose value in the study is not from the file or the user."""
     finish: tuple[str, str] | None = None
     """Workspace that a second kernel sums, and the output for the sum."""
 
@@ -134,6 +162,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         tensors=tensors,
         small=small,
         study=study_problem(plan, tensors, reading.literals),
+        unread=tuple(f.name for f in plan.fields if f.default is None and f.name not in reading.literals),
         launch_from=reading.launch_line,
         launch_guess=launch_guess,
         faults=_excess_faults(prober, plan, found, tensors, small),
@@ -289,6 +318,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         tensors=tensors,
         small=small_problems(plan, tensors, None),
         study=study_problem(plan, tensors, reading.literals),
+        unread=tuple(f.name for f in plan.fields if f.default is None and f.name not in reading.literals),
         launch_from=reading.launch_line,
         launch_guess="" if reading.launch_line else f"{reading.unread}, and no run shows them",
         state=dict.fromkeys(_WRITABLE.findall(reading.source), b""),

@@ -142,6 +142,17 @@ class Plan:
         """
         return int(value_of(text, SimpleNamespace(**config), SimpleNamespace(**problem)))
 
+    def number(self, argument: DraftArgument, config: Mapping[str, Any], problem: Mapping[str, int]) -> float:
+        """Return the value of a number that is passed to the kernel.
+
+        Raises:
+            ZeroDivisionError: its expression divides by zero.
+        """
+        text = argument.expression or "0"
+        if whole(argument.dtype):
+            return self.value(text, config, problem)
+        return float(value_of(text, SimpleNamespace(**config), SimpleNamespace(**problem)))
+
     def extents(
         self, texts: tuple[str, ...], config: Mapping[str, Any], problem: Mapping[str, int]
     ) -> tuple[int, int, int]:
@@ -158,6 +169,11 @@ class Plan:
         """Return the compiler options of a configuration and a problem."""
         macros = {**config, **{name: self.value(text, config, problem) for name, text in self.macros.items()}}
         return (*(f"-D{name}={value}" for name, value in macros.items()), *self.options)
+
+
+def whole(dtype: str) -> bool:
+    """Return whether a type holds whole numbers."""
+    return dtype[0] in "iu" or dtype == "bool"
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:

@@ -22,7 +22,7 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
-from evokern.scaffold.plan import DraftArgument, Plan
+from evokern.scaffold.plan import DraftArgument, Plan, whole
 from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 10_000_000
@@ -36,7 +36,11 @@ MOST_THREADS = 1 << 20
 FEW_THREADS = 1 << 18
 """Maximum number of threads when many grids are tried; the correct grid has few blocks."""
 MOST_ROOM = 32 << 20
-"""Maximum size of a buffer in bytes."""
+"""Maximum size of a buffer of unknown size in bytes."""
+MOST_STATED = 512 << 20
+"""Maximum size of a buffer of known size in bytes."""
+CONSTANT = 99
+"""Position of `__constant__` arrays, for the seed of their contents."""
 LEAST_ROOM = 1 << 16
 """Minimum size of a buffer in bytes."""
 LEAST = 100_000
@@ -80,6 +84,8 @@ class Run:
     """Finding that ended the run, or the first finding of a sanitized run."""
     contents: Mapping[str, Any] | None = None
     """Buffer contents after the run as bytes, if requested."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """Buffer → mask of the written elements, if the contents were requested."""
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Module variable that the run changed → its initial bytes."""
 
@@ -141,6 +147,7 @@ class Prober:
         keep: bool = False,
         sanitize: bool = False,
         most_threads: int = MOST_THREADS,
+        blocks: Sequence[int] | None = None,
     ) -> Run:
         """Run one launch.
 
@@ -154,6 +161,7 @@ class Prober:
             keep: whether to return the contents of the buffers.
             sanitize: whether a sanitizer finding fails the run.
             most_threads: maximum number of threads; larger launches are not run.
+            blocks: linear ids of the blocks to run; None for all.
         """
         config = plan.defaults if config is None else config
         try:
@@ -164,7 +172,8 @@ class Prober:
         except (ZeroDivisionError, TypeError, AttributeError, ValueError) as error:
             return Run({}, f"the launch cannot be computed: {error}")
         threads = prod(block)
-        if min(*grid, *block) < 1 or threads > 1024 or prod(grid) * threads > most_threads:
+        count = prod(grid) if blocks is None else len(blocks)
+        if min(*grid, *block) < 1 or threads > 1024 or count * threads > most_threads:
             return Run({}, f"a grid of {grid} blocks of {block} threads cannot be run")
         program = self.program(entry, options)
         if isinstance(program, str):
@@ -175,22 +184,21 @@ class Prober:
         for position, argument in enumerate(plan.arguments):
             if argument.is_tensor:
                 most = exact[argument.name] if exact else elements
-                given[argument.name] = memory.allocate(argument.name, _data(argument, most, limit, position))
+                data = contents_of(argument, most, limit, position, MOST_STATED if exact else MOST_ROOM)
+                given[argument.name] = memory.allocate(argument.name, data)
             else:
-                number = plan.value(argument.expression or "0", config, problem) if _whole(argument.dtype) else None
-                given[argument.name] = _scalar(argument, number)
+                given[argument.name] = _scalar(argument.dtype, plan.number(argument, config, problem))
         names = tuple(argument.name for argument in plan.arguments)
         for constant in plan.constants:
             size = _room_of(program, constant.name)
-            given[constant.name] = memory.allocate(
-                constant.name, _data(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, 99), space="const"
-            )
+            data = contents_of(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, CONSTANT)
+            given[constant.name] = memory.allocate(constant.name, data, space="const")
         launch = Launch(entry, grid, block, names, shared, cluster=cluster)
         try:
             with recording(memory, Footprint(memory)) as footprint:
                 most = INSTRUCTIONS // 10 if self.exhausted else INSTRUCTIONS
                 result = program.launch(
-                    launch, given, memory, instruction_limit=most, sanitize=sanitize, until_fatal=True
+                    launch, given, memory, instruction_limit=most, blocks=blocks, sanitize=sanitize, until_fatal=True
                 )
             self._executed += max(result.warp_instructions, LEAST)
         except (SourceError, UsageError) as error:
@@ -210,9 +218,13 @@ class Prober:
             symbol = symbol_of(constant.name, placed)
             width = DTYPE_BYTES[constant.dtype]
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
-        contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         changed = {name: program.initial(name) for name in program.changed(memory)}
-        return Run(touches, why, finding, contents, changed)
+        if not keep:
+            return Run(touches, why, finding, None, changed)
+        contents = {name: buffer.read() for name, buffer in buffers.items()}
+        dtypes = {argument.name: argument.dtype for argument in plan.arguments}
+        written = {name: footprint.of(buffer, DTYPE_BYTES[dtypes[name]])[1] for name, buffer in buffers.items()}
+        return Run(touches, why, finding, contents, changed=changed, written=written)
 
 
 _UNTOUCHED = Touch(0, 0, 0, False, False)
@@ -224,10 +236,6 @@ def _room_of(program: SimulatedProgram, name: str) -> int:
     return program.module.variables[symbol].size if symbol else 0
 
 
-def _whole(dtype: str) -> bool:
-    return dtype[0] in "iu" or dtype == "bool"
-
-
 def _room(plan: Plan, problem: Mapping[str, int]) -> int:
     """Return more elements than any product of up to four of the problem's fields."""
     largest = sorted(problem.values(), reverse=True)[:4]
@@ -236,13 +244,21 @@ def _room(plan: Plan, problem: Mapping[str, int]) -> int:
     return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest))
 
 
-def _data(argument: DraftArgument, elements: int, limit: int, seed: int) -> Any:
-    """Return contents of at most `MOST_ROOM` bytes: normal numbers, or integers below the limit."""
+def contents_of(argument: DraftArgument, elements: int, limit: int, seed: int, most: int = MOST_ROOM) -> Any:
+    """Return a buffer's contents before a run: normal numbers, or integers below the limit.
+
+    Args:
+        argument: the buffer.
+        elements: number of elements.
+        limit: upper limit of random integers.
+        seed: position of the argument, or `CONSTANT`.
+        most: maximum size in bytes.
+    """
     width = DTYPE_BYTES[argument.dtype]
-    elements = max(1, min(elements, MOST_ROOM // width))
+    elements = max(1, min(elements, most // width))
     drawn = min(elements, FILLED)
     rng = np.random.default_rng(seed)
-    if _whole(argument.dtype):
+    if whole(argument.dtype):
         signed = "i" if argument.dtype[0] == "i" else "u"
         # The largest integer comes early, so that small problems read it too.
         values = (limit - 1 - np.arange(drawn) * 7 % limit).astype(f"{signed}{width}")
@@ -257,11 +273,10 @@ def _data(argument: DraftArgument, elements: int, limit: int, seed: int) -> Any:
     return np.resize(values, elements)
 
 
-def _scalar(argument: DraftArgument, number: int | None) -> Any:
-    value: Any = float(argument.expression or 1) if number is None else number
+def _scalar(dtype: str, value: float) -> Any:
     kinds = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?"}
-    kind = kinds.get(argument.dtype) or argument.dtype[0] + str(DTYPE_BYTES[argument.dtype])
-    if argument.dtype == "bf16":
+    kind = kinds.get(dtype) or dtype[0] + str(DTYPE_BYTES[dtype])
+    if dtype == "bf16":
         return (np.array([value], "f4").view("u4") >> 16).astype("u2")[0]
     return np.dtype(kind).type(value)
 

@@ -1,15 +1,15 @@
-"""Write `kernels/NAME/` and `studies/NAME.toml`; the user completes each `WRITE` and confirms each `# guess:`."""
+"""Write `kernels/NAME/` and `studies/NAME.toml`; the user completes each `TODO` and confirms each `guess`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
-from evokern.files import link_outside, read_text, write_text
+from evokern.files import is_file, link_outside, read_text, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
@@ -17,7 +17,31 @@ from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
 from evokern.scaffold.tuner.script import run_script
 
-_TAKEN = "{target} already exists; choose another name with --name, or remove it"
+_TAKEN = "{target} already exists; choose another name with --name, or replace it with --force"
+
+
+_MARK = re.compile(r"(?:#|//) (TODO|guess): (.*)")
+"""A mark in a draft, and its text."""
+_OWN = ("reference.h", "reference.py", "task.py")
+"""Files that some drafts have, and others of the same name lack."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Wishes of the user for a draft."""
+
+    name: str | None = None
+    """Kernel name; None for the file's stem."""
+    entry: str | None = None
+    """Name of the `__global__` function, if the file has several."""
+    include: Sequence[Path] = ()
+    """Folders for the file's own headers, searched after the file's folder."""
+    trust: bool = False
+    """Whether Python code may run: a tuning script up to `tune_kernel`, or a KernelBench task."""
+    force: bool = False
+    """Whether to replace an existing draft."""
+    complete: Callable[[Draft], Draft] | None = None
+    """Function that completes the draft, with a reference and an example; None without them."""
 
 
 @dataclass(frozen=True)
@@ -34,47 +58,40 @@ class Scaffold:
     """Whether the source compiles; otherwise the first point is the compiler's first error."""
 
 
-def scaffold(
-    path: Path,
-    root: Path,
-    name: str | None = None,
-    entry: str | None = None,
-    include: Sequence[Path] = (),
-    *,
-    trust: bool = False,
-) -> Scaffold:
+def scaffold(path: Path, root: Path, wanted: Wanted) -> Scaffold:
     """Write a kernel folder and a study for one kernel of a CUDA file, tuning script, T1 file or torch task.
 
     Args:
         path: input file; its kind is detected from its content.
         root: folder for `kernels/NAME/` and `studies/NAME.toml`.
-        name: kernel name; None for the file's stem.
-        entry: name of the `__global__` function, if the file has several.
-        include: folders for the file's own headers, searched after the file's folder.
-        trust: whether Python code may run: a tuning script up to `tune_kernel`, or a KernelBench task.
+        wanted: wishes of the user.
 
     Raises:
         SourceError: the file or its kernel cannot be read.
         UsageError: the folder or the study exists already, or the name is invalid.
     """
-    name = kernel_name(path, root, name)
+    name = kernel_name(path, root, wanted)
     text = _text_of(path)
-    if is_t1(text):
-        return write(draft_of(from_t1(text, path)), name, path.name, root)
-    if is_script(text):
-        if not trust:
-            raise UsageError(
-                f"{path} is a Python program, which would run up to its call to tune_kernel; inspect it and pass "
-                "--trust"
-            )
-        return write(draft_of(run_script(path)), name, path.name, root)
     if is_task(text):
-        if not trust:
+        _check_trust(path, "would run in a subprocess", wanted)
+        if wanted.complete is not None:
             raise UsageError(
-                f"{path} is a Python program, which would run in a subprocess; inspect it and pass --trust"
+                f"{path} is a KernelBench task with its own reference and sizes; omit --reference and --example"
             )
         return write_task(draft_task(path, name), text, name, root)
-    return write(draft(read(path, include), entry), name, path.name, root)
+    if is_t1(text):
+        made = draft_of(from_t1(text, path))
+    elif is_script(text):
+        _check_trust(path, "would run up to its call to tune_kernel", wanted)
+        made = draft_of(run_script(path))
+    else:
+        made = draft(read(path, wanted.include), wanted.entry)
+    return write(made if wanted.complete is None else wanted.complete(made), name, path.name, root)
+
+
+def _check_trust(path: Path, runs: str, wanted: Wanted) -> None:
+    if not wanted.trust:
+        raise UsageError(f"{path} is a Python program, which {runs}; inspect it and pass --trust")
 
 
 def _text_of(path: Path) -> str:
@@ -85,17 +102,17 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def kernel_name(path: Path, root: Path, name: str | None) -> str:
+def kernel_name(path: Path, root: Path, wanted: Wanted) -> str:
     """Return the name of a new kernel.
 
     Raises:
         UsageError: the name is invalid or taken.
     """
-    name = name or re.sub(r"\W", "_", path.stem).lstrip("_0123456789").rstrip("_")
+    name = wanted.name or re.sub(r"\W", "_", path.stem).lstrip("_0123456789").rstrip("_")
     if not name.isidentifier():
         raise UsageError(f"{name!r} is not a valid kernel name; use letters, digits and _ with --name")
     for target in (root / "kernels" / name, root / "studies" / f"{name}.toml"):
-        if target.exists():
+        if target.exists() and not wanted.force:
             raise UsageError(_TAKEN.format(target=target))
     return name
 
@@ -109,12 +126,13 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
         origin: source of the draft, for its docstring.
         root: as in `scaffold`.
     """
-    texts = {
-        "kernel.cu": made.source,
-        "kernel.py": kernel_py(name, origin, made),
-        "reference.h": reference_h(made),
-    }
-    written = _written(name, root, texts, study_toml(name, made), tuple(_to_confirm(made)))
+    texts = {"kernel.cu": made.source, "kernel.py": kernel_py(name, origin, made)}
+    texts |= {"reference.h": reference_h(made)} if made.stated is None else made.stated.files
+    notes = [f"the source does not compile: {made.compile_error}"] if made.compile_error else []
+    notes += made.faults
+    if not made.plan.genes:
+        notes.append("kernel.cu: nothing is tunable yet; replace a number with a macro and declare it as a Parameter")
+    written = _written(name, root, texts, study_toml(name, made), [*notes, *made.notes])
     return replace(written, compiles=not made.compile_error)
 
 
@@ -128,51 +146,44 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
         root: as in `scaffold`.
     """
     texts = {"kernel.cu": made.kernel_cu, "kernel.py": made.kernel_py, "task.py": task}
-    confirm = (
-        "kernel.cu: write the kernel, or evaluate other sources with this signature using `evokern evaluate`",
-        "kernel.py: write `launches` for your kernel, and confirm the number of operations per call",
-        *made.notes,
-    )
-    return _written(name, root, texts, made.study, confirm)
+    return _written(name, root, texts, made.study, made.notes)
 
 
-def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
-    """Write a kernel's files (name → text) and its study."""
+def _written(name: str, root: Path, texts: Mapping[str, str], study: str, notes: Sequence[str]) -> Scaffold:
+    """Write a kernel's files (name → text) and its study, and remove what an earlier draft left."""
     folder, study_path = root / "kernels" / name, root / "studies" / f"{name}.toml"
     if why := link_outside(folder) or link_outside(study_path.parent):
         raise UsageError(f"{why}; remove the link, or run the command in another folder")
     try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:  # created concurrently by another `init`
-        raise UsageError(_TAKEN.format(target=folder)) from error
-    study_path.parent.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        study_path.parent.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise UsageError(f"{error.filename} is a file, but must be a folder; rename it") from error
+    for left in (folder / old for old in _OWN if old not in texts):
+        if is_file(left):
+            left.unlink()
     files = {**{folder / file: text for file, text in texts.items()}, study_path: study}
     for target, text in files.items():
         write_text(target, text)
-    return Scaffold(name, tuple(files), confirm)
+    return Scaffold(name, tuple(files), tuple(_to_do(files, root, notes)))
 
 
-def _to_confirm(made: Draft) -> list[str]:
-    plan = made.plan
-    notes = [f"the source does not compile: {made.compile_error}"] if made.compile_error else []
-    notes += made.faults
-    notes.append("kernel.py: write `reference`; reference.h: write the same computation in double precision")
-    guessed = [tensor.name for tensor in made.tensors if tensor.why]
-    notes.append("kernel.py: confirm shapes and roles of " + ", ".join(tensor.name for tensor in made.tensors))
-    if guessed and len(guessed) < len(made.tensors):
-        notes[-1] += f" (guesses: {', '.join(guessed)})"
-    elif guessed:
-        notes[-1] += f" ({'all are guesses' if len(guessed) > 1 else 'a guess'})"
-    if plan.genes:
-        notes.append("kernel.py: confirm the values of " + ", ".join(gene.name for gene in plan.genes))
-    else:
-        notes.append("kernel.cu: nothing is tunable yet; replace a number with a macro and declare it as a Parameter")
-    if made.launch_guess:
-        notes.append(f"kernel.py: confirm grid, block and shared memory in `launches`: {made.launch_guess}")
-    numbers = [a.name for a in plan.arguments if not a.is_tensor and a.why]
-    if numbers:
-        notes.append("kernel.py: confirm the numbers passed for " + ", ".join(numbers))
-    notes += made.notes
-    notes.append("kernel.py: confirm the number of operations per call")
-    notes.append("the study: confirm the problem")
-    return notes
+def _to_do(files: Mapping[Path, str], root: Path, notes: Sequence[str]) -> Iterator[str]:
+    """Yield the steps that remain: notes, then each `TODO` with file and line, then the guesses by reason."""
+    yield from notes
+    guesses: dict[tuple[Path, str], list[tuple[int, str]]] = {}
+    for path, text in files.items():
+        for number, line in enumerate(text.split("\n"), 1):
+            if (mark := _MARK.search(line)) is None:
+                continue
+            if mark[1] == "TODO":
+                yield f"{path.relative_to(root)}:{number}: {mark[2]}"
+                continue
+            code = line[: mark.start()]
+            subject = re.search(r'"([^"]+)"', code) or re.search(r"(\w+)", code)
+            named = subject[1] if subject else "grid and block"
+            guesses.setdefault((path, mark[2]), []).append((number, named))
+    for (path, why), places in guesses.items():
+        lines = ", ".join(str(number) for number, _ in places)
+        names = ", ".join(dict.fromkeys(name for _, name in places))
+        yield f"{path.relative_to(root)}:{lines}: confirm {names}: {why}"
