@@ -153,7 +153,7 @@ def _stated(stated: DraftReference) -> Iterator[str]:
     yield f"def {'computed' if stated.rounded else 'reference'}(p, t):"
     yield f'    """Return the outputs by name: {in_docstring(stated.given)}."""'
     if stated.differs:
-        yield in_comment(f"    # TODO: correct the kernel, the buffers or this reference: {stated.differs}")
+        yield in_comment(f"    # TODO: {stated.differs}")
     yield f"    {stated.line}"
     if stated.rounded:
         yield from ("", "", "def reference(p, t):", '    """Return the outputs by name in float64."""',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import hashlib
 import importlib
@@ -20,6 +21,8 @@ from evokern.declaration.as_data.declared import Functions, register
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, UsageError, suggestion
 from evokern.files import is_file
 
+MOST_NAMED = 20
+"""Maximum number of functions of a module that a message lists."""
 _importing = False
 _stopped: set[str] = set()
 """Modules and files whose import ended at a call of `evokern.tune`."""
@@ -230,7 +233,8 @@ def imported(path: str) -> Callable[..., Any]:
         raise UsageError(f"--reference {path}: {name} is {type(found).__name__}, not a function; name a function")
     if found is None:
         known = [key for key, value in vars(module).items() if isinstance(value, types.FunctionType)]
-        close = suggestion(name, known) if known else "it defines none; a lambda cannot be named"
+        near = difflib.get_close_matches(name, known, 3) if len(known) > MOST_NAMED else known
+        close = suggestion(name, near) if near else "check the name" if known else "it defines none"
         raise UsageError(f"--reference {path}: {place} has no function {name}: {close}")
     return found  # type: ignore[no-any-return]
 

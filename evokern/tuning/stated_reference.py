@@ -71,7 +71,7 @@ class _Replacing(ast.NodeTransformer):
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 (the name in ast)
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """Return the argument of a parameter."""
         return ast.parse(self.texts[node.id], mode="eval").body if node.id in self.texts else node
 
