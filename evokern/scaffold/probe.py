@@ -6,6 +6,7 @@ of an out-of-bounds access or a hang, the guess was wrong.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -29,8 +30,8 @@ INSTRUCTIONS = 10_000_000
 """Instruction limit of one run in warp instructions, several seconds; a correct guess needs fewer."""
 LATER_ONLY = "drafts support at most"
 """Part of the error for a kernel that compiles only for a later architecture."""
-ALL_INSTRUCTIONS = 60_000_000
-"""Number of warp instructions of all runs after which no further grids are tried: about a minute."""
+ALL_INSTRUCTIONS = 30_000_000
+"""Number of warp instructions of all runs after which no further grids are tried: at most 20 s on an idle machine."""
 MOST_THREADS = 1 << 20
 """Maximum number of threads in one run; larger guessed grids give no more information."""
 FEW_THREADS = 1 << 18
@@ -43,7 +44,7 @@ CONSTANT = 99
 """Position of `__constant__` arrays, for the seed of their contents."""
 LEAST_ROOM = 1 << 16
 """Minimum size of a buffer in bytes."""
-LEAST = 100_000
+LEAST = 200_000
 """Warp instructions that even the shortest run counts for: compiling and starting it takes as long."""
 FILLED = 1 << 20
 """Number of random elements in a buffer, which repeat after that."""
@@ -220,7 +221,7 @@ class Prober:
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         changed = {name: program.initial(name) for name in program.changed(memory)}
         if not keep:
-            return Run(touches, why, finding, None, changed)
+            return Run(touches, why, finding, changed=changed)
         contents = {name: buffer.read() for name, buffer in buffers.items()}
         dtypes = {argument.name: argument.dtype for argument in plan.arguments}
         written = {name: footprint.of(buffer, DTYPE_BYTES[dtypes[name]])[1] for name, buffer in buffers.items()}
@@ -254,23 +255,25 @@ def contents_of(argument: DraftArgument, elements: int, limit: int, seed: int, m
         seed: position of the argument, or `CONSTANT`.
         most: maximum size in bytes.
     """
-    width = DTYPE_BYTES[argument.dtype]
-    elements = max(1, min(elements, most // width))
-    drawn = min(elements, FILLED)
+    elements = max(1, min(elements, most // DTYPE_BYTES[argument.dtype]))
+    return np.resize(_drawn(argument.dtype, limit, seed)[:elements], elements)
+
+
+@functools.lru_cache(maxsize=32)  # hundreds of runs of a search for a grid use the same contents
+def _drawn(dtype: str, limit: int, seed: int) -> Any:
+    width = DTYPE_BYTES[dtype]
     rng = np.random.default_rng(seed)
-    if whole(argument.dtype):
-        signed = "i" if argument.dtype[0] == "i" else "u"
+    if whole(dtype):
+        signed = "i" if dtype[0] == "i" else "u"
         # The largest integer comes early, so that small problems read it too.
-        values = (limit - 1 - np.arange(drawn) * 7 % limit).astype(f"{signed}{width}")
-    elif width >= 4:
-        values = rng.standard_normal(drawn).astype(f"f{width}")
-    elif argument.dtype == "bf16":
-        values = (rng.standard_normal(drawn).astype("f4").view("u4") >> 16).astype("u2")
-    elif argument.dtype == "f16":
-        values = rng.standard_normal(drawn).astype("f2")
-    else:
-        values = rng.integers(0, 0x40, drawn).astype("u1")  # small positive numbers of both 8-bit formats
-    return np.resize(values, elements)
+        return (limit - 1 - np.arange(FILLED) * 7 % limit).astype(f"{signed}{width}")
+    if width >= 4:
+        return rng.standard_normal(FILLED).astype(f"f{width}")
+    if dtype == "bf16":
+        return (rng.standard_normal(FILLED).astype("f4").view("u4") >> 16).astype("u2")
+    if dtype == "f16":
+        return rng.standard_normal(FILLED).astype("f2")
+    return rng.integers(0, 0x40, FILLED).astype("u1")  # small positive numbers of both 8-bit formats
 
 
 def _scalar(dtype: str, value: float) -> Any:

@@ -78,7 +78,7 @@ def scaffold(path: Path, root: Path, wanted: Wanted) -> Scaffold:
             raise UsageError(
                 f"{path} is a KernelBench task with its own reference and sizes; omit --reference and --example"
             )
-        return write_task(draft_task(path, name), text, name, root)
+        return write_task(draft_task(path, name), text, name, root, force=wanted.force)
     if is_t1(text):
         made = draft_of(from_t1(text, path))
     elif is_script(text):
@@ -86,7 +86,8 @@ def scaffold(path: Path, root: Path, wanted: Wanted) -> Scaffold:
         made = draft_of(run_script(path))
     else:
         made = draft(read(path, wanted.include), wanted.entry)
-    return write(made if wanted.complete is None else wanted.complete(made), name, path.name, root)
+    made = made if wanted.complete is None else wanted.complete(made)
+    return write(made, name, path.name, root, force=wanted.force)
 
 
 def _check_trust(path: Path, runs: str, wanted: Wanted) -> None:
@@ -117,7 +118,7 @@ def kernel_name(path: Path, root: Path, wanted: Wanted) -> str:
     return name
 
 
-def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
+def write(made: Draft, name: str, origin: str, root: Path, *, force: bool = False) -> Scaffold:
     """Write a draft as a kernel folder and a study.
 
     Args:
@@ -125,6 +126,7 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
         name: kernel name.
         origin: source of the draft, for its docstring.
         root: as in `scaffold`.
+        force: whether to replace an existing draft.
     """
     texts = {"kernel.cu": made.source, "kernel.py": kernel_py(name, origin, made)}
     texts |= {"reference.h": reference_h(made)} if made.stated is None else made.stated.files
@@ -132,11 +134,11 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
     notes += made.faults
     if not made.plan.genes:
         notes.append("kernel.cu: nothing is tunable yet; replace a number with a macro and declare it as a Parameter")
-    written = _written(name, root, texts, study_toml(name, made), [*notes, *made.notes])
+    written = _written(name, root, texts, study_toml(name, made), [*notes, *made.notes], force)
     return replace(written, compiles=not made.compile_error)
 
 
-def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
+def write_task(made: DraftedTask, task: str, name: str, root: Path, *, force: bool = False) -> Scaffold:
     """Write a drafted torch task, with the task's file next to its declaration.
 
     Args:
@@ -144,21 +146,25 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
         task: text of the task's file.
         name: kernel name.
         root: as in `scaffold`.
+        force: whether to replace an existing draft.
     """
     texts = {"kernel.cu": made.kernel_cu, "kernel.py": made.kernel_py, "task.py": task}
-    return _written(name, root, texts, made.study, made.notes)
+    return _written(name, root, texts, made.study, made.notes, force)
 
 
-def _written(name: str, root: Path, texts: Mapping[str, str], study: str, notes: Sequence[str]) -> Scaffold:
+def _written(
+    name: str, root: Path, texts: Mapping[str, str], study: str, notes: Sequence[str], force: bool
+) -> Scaffold:
     """Write a kernel's files (name → text) and its study, and remove what an earlier draft left."""
     folder, study_path = root / "kernels" / name, root / "studies" / f"{name}.toml"
     if why := link_outside(folder) or link_outside(study_path.parent):
         raise UsageError(f"{why}; remove the link, or run the command in another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        study_path.parent.mkdir(exist_ok=True)
-    except FileExistsError as error:
-        raise UsageError(f"{error.filename} is a file, but must be a folder; rename it") from error
+        folder.mkdir(parents=True, exist_ok=force)
+    except FileExistsError as error:  # a file, or created concurrently by another `init`
+        remedy = f"{folder} is a file; remove it" if force else _TAKEN.format(target=folder)
+        raise UsageError(remedy) from error
+    study_path.parent.mkdir(exist_ok=True)
     for left in (folder / old for old in _OWN if old not in texts):
         if is_file(left):
             left.unlink()
