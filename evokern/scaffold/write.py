@@ -9,9 +9,10 @@ from pathlib import Path
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
-from evokern.files import is_file, link_outside, read_text, write_text
+from evokern.files import is_file, link_outside, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.input_file import check_balance, check_language, text_of
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
@@ -70,8 +71,8 @@ def scaffold(path: Path, root: Path, wanted: Wanted) -> Scaffold:
         SourceError: the file or its kernel cannot be read.
         UsageError: the folder or the study exists already, or the name is invalid.
     """
+    text = text_of(path)
     name = kernel_name(path, root, wanted)
-    text = _text_of(path)
     if is_task(text):
         _check_trust(path, "would run in a subprocess", wanted)
         if wanted.complete is not None:
@@ -85,7 +86,11 @@ def scaffold(path: Path, root: Path, wanted: Wanted) -> Scaffold:
         _check_trust(path, "would run up to its call to tune_kernel", wanted)
         made = draft_of(run_script(path))
     else:
-        made = draft(read(path, wanted.include), wanted.entry)
+        check_language(path, text)
+        source = read(path, wanted.include)
+        made = draft(source, wanted.entry)
+        if made.compile_error:
+            check_balance(source, path.name)
     made = made if wanted.complete is None else wanted.complete(made)
     return write(made, name, path.name, root, force=wanted.force)
 
@@ -93,14 +98,6 @@ def scaffold(path: Path, root: Path, wanted: Wanted) -> Scaffold:
 def _check_trust(path: Path, runs: str, wanted: Wanted) -> None:
     if not wanted.trust:
         raise UsageError(f"{path} is a Python program, which {runs}; inspect it and pass --trust")
-
-
-def _text_of(path: Path) -> str:
-    """Return a file's text, from which its kind is detected; empty if the file cannot be read."""
-    try:
-        return read_text(path, "replace")
-    except OSError:
-        return ""
 
 
 def kernel_name(path: Path, root: Path, wanted: Wanted) -> str:

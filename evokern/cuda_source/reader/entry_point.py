@@ -22,12 +22,18 @@ def find_entry(
 ) -> EntryPoint:
     """Find a kernel by name, as described in `CudaSource.entry`."""
     if not entries:
+        if text.rfind("/*") > text.rfind("*/"):
+            line = text.count("\n", 0, text.rfind("/*")) + 1
+            raise SourceError(f"{file} contains no kernel; the comment that starts on line {line} never ends")
         if "__global__" in text:
             raise SourceError(f"{file} declares kernels but defines none; choose the file with their code")
         raise SourceError(f"{file} contains no __global__ function; choose a file with a kernel")
     if wanted is None:
         own = [entry for entry in entries if not entry.file]
-        names = sorted({entry.qualified for entry in own or entries})
+        if not own:
+            listed = ", ".join(sorted({f"{entry.qualified} ({entry.file})" for entry in entries}))
+            raise SourceError(f"{file} contains no kernel, but its headers do; choose one with --entry: {listed}")
+        names = sorted({entry.qualified for entry in own})
         if len(names) > 1:
             raise SourceError(f"{file} contains {len(names)} kernels; choose a kernel with --entry: {', '.join(names)}")
         wanted = names[0]
