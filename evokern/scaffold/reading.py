@@ -225,7 +225,7 @@ def _entry(
 ) -> tuple[str, list[DraftGene], dict[str, str]]:
     """Return the kernel name for `Launch`, the genes of its template, and the Python text for the launch's names."""
     function = point.entry
-    if not point.expression or "<" not in point.expression:
+    if not point.expression or not function.template or "<" not in point.expression:
         return (function.name if point.symbol else point.expression or function.qualified), [], {}
     given = _split(point.expression.partition("<")[2].removesuffix(">"))
     values = constant_names(source)
