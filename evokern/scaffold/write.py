@@ -183,7 +183,8 @@ def _to_do(files: Mapping[Path, str], root: Path, notes: Sequence[str]) -> Itera
                 yield f"{path.relative_to(root)}:{number}: {mark[2]}"
                 continue
             code = line[: mark.start()]
-            subject = re.search(r'"([^"]+)"', code) or re.search(r"(\w+)", code)
+            keyword = re.match(r"\s*(\w+)\s*=", code)
+            subject = keyword or re.search(r'"([^"]+)"', code) or re.search(r"(\w+)", code)
             named = subject[1] if subject else "grid and block"
             guesses.setdefault((path, mark[2]), []).append((number, named))
     for (path, why), places in guesses.items():
