@@ -45,11 +45,11 @@ EXAMPLE_BLOCKS = 4
 
 @dataclass(frozen=True)
 class _Result:
-    """What the reference returned for a reading at a problem."""
+    """Result of the reference for a reading at a problem."""
 
     reading: Reading
     error: str = ""
-    """Why the reference cannot be called so; empty if it can."""
+    """Reason why the call failed; empty if it did not."""
     differs: str = ""
     """The first element that differs; empty if none does, or without a run."""
     order: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ def test_a_file_without_permission_is_refused(here: Path, monkeypatch: pytest.Mo
 
 
 def test_a_hip_header_for_amd_only_is_no_obstacle(here: Path) -> None:
-    """Files that compile for both take the header in a conditional, as do kernels beside headers with kernels."""
+    """Files that compile for both take the header in a conditional, and a header may contain kernels too."""
     guarded = '#ifdef __HIPCC__\n#include <hip/hip_runtime.h>\n#endif\n#include "k.cuh"\n'
     (here / "both.cu").write_text(guarded + (SCALE + LAUNCH).replace("scale", "mine"))
     assert CliRunner().invoke(app, ["init", "both.cu"]).exit_code == 0

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     "init",
     examples="""
     evokern init my_kernel.cu
-    evokern init my_kernel.cu --entry 'reduce<float, 256>' --name reduce
+    evokern init my_kernel.cu --entry 'reduce<256>' --name reduce
     evokern init softmax.cu --reference 'torch.nn.functional:softmax(dim=-1)' --example 'ROWS=4096 COLS=1024'
-    evokern init bias_gelu.cu --reference 'lambda x, bias: F.gelu(x + bias)' --example 'M=4096 N=1024'
-    evokern init my_kernel.cu --reference reference.py:my_reference --force
+    evokern init bias_gelu.cu --reference 'lambda x, bias: F.gelu(x + bias)'
+    evokern init my_kernel.cu --force --reference mine.py:relu
     evokern init tune_matmul.py --trust
     evokern init convolution.json
     evokern init task.py --trust
@@ -58,8 +58,8 @@ def init(
         typer.Option(
             "--example",
             metavar="SIZES",
-            help="Sizes of the study's problem, one for each field of the draft, and values of other numbers that the "
-            "kernel takes, for example 'M=1024 N=64 epsilon=1e-6'.",
+            help="Sizes of the study's problem, such as 'M=1024 N=64': one for each field of the draft. Other numbers "
+            "that the kernel takes may follow: 'epsilon=1e-6'.",
         ),
     ] = None,
     force: Annotated[
