@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import sys
@@ -10,8 +11,10 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
+from evokern.errors import KernelError
 from evokern.files import read_text
 
 _given: Mapping[Path, bytes] = {}
@@ -92,6 +95,26 @@ def text_of(path: Path) -> str:
     """
     given = _given.get(path.absolute())
     return read_text(path) if given is None else given.decode("utf-8-sig")
+
+
+def load_name(path: Path, name: str) -> Any:
+    """Return a name of a Python file in the folder of the kernel being loaded.
+
+    Args:
+        path: the file.
+        name: name of a function or class at its top level.
+
+    Raises:
+        KernelError: the file does not define the name.
+    """
+    text = text_of(path)
+    module = ModuleType(f"_evokern_{path.stem}_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # classes of the file look up their module by name
+    exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
+    if name not in module.__dict__:
+        raise KernelError(f"{path} does not define {name}")
+    return module.__dict__[name]
 
 
 class _Loader(SourceLoader):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from evokern.escaping import in_comment
 from evokern.scaffold.declares import check_declares, in_docstring, literal
-from evokern.scaffold.draft import Draft
+from evokern.scaffold.draft import Draft, DraftReference
 from evokern.scaffold.infer import bytes_of
-from evokern.scaffold.plan import DraftArgument, DraftTensor
+from evokern.scaffold.plan import DraftArgument, DraftTensor, whole
 from evokern.scaffold.problems import LIMIT, uses_indices
 
 OPTIONAL_PARTS = (
@@ -33,24 +34,35 @@ def kernel_py(name: str, origin: str, made: Draft) -> str:
         origin: source of the draft, for the docstring.
         made: draft to write.
     """
+    if made.stated is not None:
+        check_declares(_kernel_py(name, origin, replace(made, stated=None)), origin)
+        return _kernel_py(name, origin, made)  # with code that the user named on the command line
+    return check_declares(_kernel_py(name, origin, made), origin)
+
+
+def _kernel_py(name: str, origin: str, made: Draft) -> str:
     outputs = [tensor for tensor in made.tensors if tensor.role in ("output", "inout")]
     reference = [] if made.same_as_default else ["", "", *_reference(made, outputs)]
     body = "\n".join([*_launches(made, origin), "", "", *_tensors(made), *reference])
     declared = "\n".join(_declaration(name, made, outputs))
     used = body + declared
-    names = ["Constraint", "GoldenValues", "Kernel", "Launch", "Parameter", "ProblemField", "SameAsDefault", "Scalar",
-             "Tensor", "Tolerance", "Workload", "divides", "i32", "i64"]  # fmt: skip
-    imports = [word for word in names if re.search(rf"\b{word}\(", used)]
+    names = ["Baseline", "Constraint", "Elementwise", "GoldenValues", "Kernel", "Launch", "Parameter", "ProblemField",
+             "SameAsDefault", "Scalar", "Sum", "SumOfProducts", "Tensor", "Tolerance", "Workload", "divides", "i32",
+             "i64"]  # fmt: skip
+    imports = [word for word in names if re.search(rf"(?<!\.)\b{word}\(", used)]
     lines = [
-        f'"""Kernel {name}, drafted from {in_docstring(origin)}. Confirm each `guess` and complete each `WRITE`."""',
+        f'"""Kernel {name}, drafted from {in_docstring(origin)}. Complete each `TODO`, and confirm each `guess`."""',
         "",
     ]
+    stated = made.stated.imports if made.stated else ()
+    lines += [*(line for line in stated[:1]), ""] if stated else []
     lines += _wrapped(f"from evokern import {', '.join(imports)}")
+    lines += [line for line in stated[1:] if line]
     if uses_indices(made.tensors):
         lines += ["", f"INDEX_LIMIT = {LIMIT}  # guess: integers in the inputs are indices below this limit"]
     if "ceil_div(" in used:
         lines += ["", "", "def ceil_div(a, b):", '    """Return a / b, rounded up."""', "    return -(-a // b)"]
-    return check_declares("\n".join([*lines, "", "", body, "", "", declared, ""]), origin)
+    return "\n".join([*lines, "", "", body, "", "", declared, ""])
 
 
 def _wrapped(line: str) -> list[str]:
@@ -79,7 +91,11 @@ def _launches(made: Draft, origin: str) -> Iterator[str]:
     yield f"    block = {_tuple(plan.block)}"
     yield "    arguments = ("
     for argument in plan.arguments:
-        doubt = f"  # guess: {argument.why}" if argument.why and not argument.is_tensor else ""
+        doubt = ""
+        if argument.why and not argument.is_tensor:
+            doubt = f"  # guess: {argument.why}"
+            if not whole(argument.dtype):
+                doubt = f"  # TODO: write the value that you pass for {argument.name}; {argument.why}"
         yield in_comment(f"        {_argument(argument)},{doubt}")
     yield "    )"
     entry = _entry(plan.entry)
@@ -128,6 +144,9 @@ def _tensors(made: Draft) -> Iterator[str]:
 def _reference(made: Draft, outputs: list[DraftTensor]) -> Iterator[str]:
     inputs = [tensor for tensor in made.tensors if tensor.role in ("input", "inout", "constant")]
     first = f"t[{literal(inputs[0].name)}]" if inputs else "..."
+    if made.stated is not None:
+        yield from _stated(made.stated)
+        return
     yield "def reference(p, t):"
     yield '    """Return the correct float64 outputs by name, from float64 torch tensors."""'
     if made.reference:
@@ -136,8 +155,20 @@ def _reference(made: Draft, outputs: list[DraftTensor]) -> Iterator[str]:
     if made.expected:
         yield in_comment(f"    # The script expects: {made.expected}")
     example = ", ".join(f"{literal(output.name)}: 2 * {first}" for output in outputs)
-    yield in_comment(f"    # WRITE, for example: return {{{example}}}")
+    yield in_comment(f"    # TODO: write the reference, for example: return {{{example}}}")
     yield '    raise ValueError("write the reference in kernel.py: only you know what the kernel should compute")'
+
+
+def _stated(stated: DraftReference) -> Iterator[str]:
+    """Yield the function that the user named, for float64 tensors and as a baseline for the kernel's own dtypes."""
+    yield f"def {'computed' if stated.rounded else 'reference'}(p, t):"
+    yield f'    """Return the outputs by name: {in_docstring(stated.given)}."""'
+    if stated.differs:
+        yield in_comment(f"    # TODO: {stated.differs}")
+    yield f"    {stated.line}"
+    if stated.rounded:
+        yield from ("", "", "def reference(p, t):", '    """Return the outputs by name in float64."""',
+                    "    return {name: value.double() for name, value in computed(p, t).items()}")  # fmt: skip
 
 
 def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator[str]:
@@ -171,17 +202,31 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     if made.state:
         yield from _state(made.state)
     yield from ("    workload=Workload(", "        tensors=tensors,")
+    stated = made.stated
     if made.same_as_default:
         yield from _default_reference(made, outputs)
     else:
         yield "        reference=reference,"
+    if stated is not None and stated.bounds:
+        yield "        error={"
+        for output, (text, why) in stated.bounds.items():
+            yield in_comment(f"            {literal(output)}: {text},  # TODO: confirm this error bound; {why}")
+        yield "        },"
+    elif not made.same_as_default:
         yield from BOUNDS
     work = " + ".join(" * ".join(f"({a})" if " " in a else a for a in t.shape) for t in outputs)
-    yield f"        flops=lambda p: {work},  # guess: one operation per output element"
+    if stated is not None and stated.flops:
+        yield f"        flops=lambda p: {stated.flops},  # matrix products of the reference"
+    else:
+        yield f"        flops=lambda p: {work},  # guess: one operation per output element"
     yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer is accessed once"
     small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
     if made.small:
         yield f"        small_problems=({small},),  # guess: several blocks, with tails"
+    if stated is not None:
+        run = "computed" if stated.rounded else "reference"
+        yield f"        baselines=(Baseline({literal(stated.name)}, {run}),),"
+        yield "        cpp_reference=False,"
     yield from OPTIONAL_PARTS
     yield from ("    ),", ")")
 
@@ -227,7 +272,9 @@ def _state(state: Mapping[str, bytes]) -> Iterator[str]:
         elif len(data) <= _MOST_LITERAL:
             yield f"        {literal(name)}: {data!r},  # value in the file"
         else:
-            yield in_comment(f"        {literal(name)}: 0,  # WRITE: the file's value, {len(data)} bytes, is not zero")
+            yield in_comment(
+                f"        {literal(name)}: 0,  # TODO: write the file's value, {len(data)} bytes, is not zero"
+            )
     yield "    },"
 
 
@@ -254,6 +301,7 @@ def reference_h(made: Draft) -> str:
         "// Reference in double precision; the exported program checks itself against it.\n#pragma once\n\n"
         + (f"// CPU version from the file:\n{shown}" if shown else "")
         + f"inline void reference({', '.join(parameters)}) {{\n"
+        "// TODO: write the same computation as in kernel.py, in double precision\n"
         '#error "write the reference in reference.h: only you know what the kernel should compute"\n}\n'
     )
 
@@ -261,7 +309,7 @@ def reference_h(made: Draft) -> str:
 def study_toml(name: str, made: Draft) -> str:
     """Return the text of a study for a guessed problem."""
     problem = " ".join(f"{name}={value}" for name, value in made.study.items())
-    doubt = "" if made.same_as_default else "  # guess: sizes"
+    doubt = f"  # TODO: write the sizes that you use; {', '.join(made.unread)}: not in the file" if made.unread else ""
     return (
         f"# Asks: which variant of {name} is the fastest?\n"
         f'kernel = "{name}"\n'

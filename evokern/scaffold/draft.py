@@ -44,6 +44,30 @@ _WARP_WIDE = re.compile(r"\b(?:__shfl\w*|__syncwarp|__ballot\w*|__reduce_\w+|__m
 
 
 @dataclass(frozen=True)
+class DraftReference:
+    """Reference that the user named, as text for `kernel.py`, and its comparison with the default candidate."""
+
+    given: str
+    """The option's value."""
+    name: str
+    """Name of the function, which is the name of the first baseline."""
+    imports: tuple[str, ...]
+    """Lines that define the function."""
+    line: str
+    """Statement that returns the outputs by name."""
+    files: Mapping[str, str]
+    """Further files of the kernel: name → text."""
+    differs: str = ""
+    """The first element that differs from the reference, in words; empty if the values agree."""
+    flops: str = ""
+    """Operations of its matrix products as Python text; empty if unknown."""
+    rounded: bool = False
+    """Whether an output contains whole numbers, which the gate expects as float64."""
+    bounds: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Output without a derived bound → proposed bound, and the reason."""
+
+
+@dataclass(frozen=True)
 class Draft:
     """Content of the files that a draft consists of."""
 
@@ -83,6 +107,10 @@ class Draft:
     """Further files: name → content."""
     tolerance: Mapping[str, tuple[float, float, str]] = field(default_factory=dict)
     """Output → absolute and relative tolerance, and why it is a guess; empty if the bounds are derived."""
+    stated: DraftReference | None = None
+    """Reference that the user named; None if it is to be written."""
+    unread: tuple[str, ...] = ()
+    """Fields whose value in the study is not from the file or the user."""
     finish: tuple[str, str] | None = None
     """Workspace that a second kernel sums, and the output for the sum."""
 
@@ -155,6 +183,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         tensors=tensors,
         small=small,
         study=study_problem(plan, tensors, reading.literals),
+        unread=tuple(f.name for f in plan.fields if f.default is None and f.name not in reading.literals),
         launch_from=reading.launch_line,
         launch_guess=launch_guess,
         faults=_excess_faults(prober, plan, found, tensors, small),
@@ -310,6 +339,7 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
         tensors=tensors,
         small=small_problems(plan, tensors, None),
         study=study_problem(plan, tensors, reading.literals),
+        unread=tuple(f.name for f in plan.fields if f.default is None and f.name not in reading.literals),
         launch_from=reading.launch_line,
         launch_guess="" if reading.launch_line else f"{reading.unread}, and no run shows them",
         state=dict.fromkeys(_WRITABLE.findall(reading.source), b""),

@@ -148,6 +148,17 @@ class Plan:
         """
         return int(value_of(text, SimpleNamespace(**config), SimpleNamespace(**problem)))
 
+    def number(self, argument: DraftArgument, config: Mapping[str, Any], problem: Mapping[str, int]) -> float:
+        """Return the value of a number that is passed to the kernel.
+
+        Raises:
+            ZeroDivisionError: its expression divides by zero.
+        """
+        text = argument.expression or "0"
+        if whole(argument.dtype):
+            return self.value(text, config, problem)
+        return float(value_of(text, SimpleNamespace(**config), SimpleNamespace(**problem)))
+
     def extents(
         self, texts: tuple[str, ...], config: Mapping[str, Any], problem: Mapping[str, int]
     ) -> tuple[int, int, int]:
@@ -178,6 +189,11 @@ def generated_headers(options: Sequence[str]) -> dict[str, str]:
     names = [option.removeprefix(prefix).partition("=")[0] for option in options if option.startswith(prefix)]
     genes: list[Gene] = [Parameter(name, (0,), as_="constexpr") for name in names]
     return {GENERATED: genes_header("draft", genes, dict.fromkeys(names, 0))}
+
+
+def whole(dtype: str) -> bool:
+    """Return whether a type holds whole numbers."""
+    return dtype[0] in "iu" or dtype == "bool"
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:

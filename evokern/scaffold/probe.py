@@ -6,6 +6,7 @@ of an out-of-bounds access or a hang, the guess was wrong.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
-from evokern.scaffold.plan import DraftArgument, Plan, generated_headers
+from evokern.scaffold.plan import DraftArgument, Plan, generated_headers, whole
 from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 5_000_000
@@ -39,10 +40,14 @@ MOST_THREADS = 1 << 20
 FEW_THREADS = 1 << 18
 """Maximum number of threads when many grids are tried; the correct grid has few blocks."""
 MOST_ROOM = 32 << 20
-"""Maximum size of a buffer in bytes."""
+"""Maximum size of a buffer of unknown size in bytes."""
+MOST_STATED = 512 << 20
+"""Maximum size of a buffer of known size in bytes."""
+CONSTANT = 99
+"""Position of `__constant__` arrays, for the seed of their contents."""
 LEAST_ROOM = 1 << 16
 """Minimum size of a buffer in bytes."""
-LEAST = 100_000
+LEAST = 200_000
 """Warp instructions that even the shortest run counts for: compiling and starting it takes as long."""
 FILLED = 1 << 20
 """Number of random elements in a buffer, which repeat after that."""
@@ -83,6 +88,8 @@ class Run:
     """Finding that ended the run, or the first finding of a sanitized run."""
     contents: Mapping[str, Any] | None = None
     """Buffer contents after the run as bytes, if requested."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """Buffer → mask of the written elements, if the contents were requested."""
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Module variable that the run changed → its initial bytes."""
     too_large: bool = False
@@ -148,7 +155,7 @@ class Prober:
         keep: bool = False,
         sanitize: bool = False,
         most_threads: int = MOST_THREADS,
-        blocks: int = 0,
+        blocks: int | Sequence[int] | None = None,
     ) -> Run:
         """Run one launch.
 
@@ -162,7 +169,8 @@ class Prober:
             keep: whether to return the contents of the buffers.
             sanitize: whether a sanitizer finding fails the run.
             most_threads: maximum number of threads; larger launches are not run.
-            blocks: approximate number of blocks to run of a launch of any size; 0 for all.
+            blocks: linear ids of the blocks to run, or the approximate number of blocks to sample from a launch of any
+                size; None for all.
         """
         started = time.monotonic()
         try:
@@ -172,7 +180,8 @@ class Prober:
 
     def _run(
         self, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any] | None, limit: int, capacity: int,
-        exact: Mapping[str, int] | None, keep: bool, sanitize: bool, most_threads: int, blocks: int,
+        exact: Mapping[str, int] | None, keep: bool, sanitize: bool, most_threads: int,
+        blocks: int | Sequence[int] | None,
     ) -> Run:  # fmt: skip
         config = plan.defaults if config is None else config
         try:
@@ -185,7 +194,8 @@ class Prober:
         threads = prod(block)
         if min(*grid, *block) < 1 or threads > 1024:
             return Run({}, f"a grid of {grid} blocks of {block} threads is not possible")
-        if prod(grid) * threads > most_threads and not blocks:
+        count = prod(grid) if blocks is None else 0 if isinstance(blocks, int) else len(blocks)
+        if count * threads > most_threads:
             why = f"a grid of {grid} blocks of {block} threads is too large for the simulator"
             return Run({}, why, too_large=True)
         program = self.program(entry, options)
@@ -197,24 +207,25 @@ class Prober:
         for position, argument in enumerate(plan.arguments):
             if argument.is_tensor:
                 most = exact[argument.name] if exact else elements
-                room = most * DTYPE_BYTES[argument.dtype] if blocks else MOST_ROOM
-                given[argument.name] = memory.allocate(argument.name, _data(argument, most, limit, position, room))
+                room = MOST_STATED if exact else MOST_ROOM
+                room = most * DTYPE_BYTES[argument.dtype] if isinstance(blocks, int) else room
+                given[argument.name] = memory.allocate(
+                    argument.name, contents_of(argument, most, limit, position, room)
+                )
             else:
-                number = plan.value(argument.expression or "0", config, problem) if _whole(argument.dtype) else None
-                given[argument.name] = _scalar(argument, number)
+                given[argument.name] = _scalar(argument.dtype, plan.number(argument, config, problem))
         names = tuple(argument.name for argument in plan.arguments)
         for constant in plan.constants:
             size = _room_of(program, constant.name)
-            given[constant.name] = memory.allocate(
-                constant.name, _data(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, 99), space="const"
-            )
+            data = contents_of(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, CONSTANT)
+            given[constant.name] = memory.allocate(constant.name, data, space="const")
         launch = Launch(entry, grid, block, names, shared, cluster=cluster)
         try:
             with recording(memory, Footprint(memory)) as footprint:
                 most = INSTRUCTIONS // 10 if self.exhausted else INSTRUCTIONS
                 result = program.launch(
                     launch, given, memory, instruction_limit=most, sanitize=sanitize, until_fatal=True,
-                    blocks=program.sample_blocks(launch, blocks) if blocks else None,
+                    blocks=program.sample_blocks(launch, blocks) if isinstance(blocks, int) else blocks,
                 )  # fmt: skip
             self._executed += max(result.warp_instructions, LEAST)
         except (SourceError, UsageError) as error:
@@ -234,9 +245,14 @@ class Prober:
             symbol = symbol_of(constant.name, placed)
             width = DTYPE_BYTES[constant.dtype]
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
-        contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         changed = {name: program.initial(name) for name in program.changed(memory)}
-        return Run(touches, why, finding, contents, changed, too_large=not result.completed and finding is None)
+        large = not result.completed and finding is None
+        if not keep:
+            return Run(touches, why, finding, changed=changed, too_large=large)
+        contents = {name: buffer.read() for name, buffer in buffers.items()}
+        dtypes = {argument.name: argument.dtype for argument in plan.arguments}
+        written = {name: footprint.of(buffer, DTYPE_BYTES[dtypes[name]])[1] for name, buffer in buffers.items()}
+        return Run(touches, why, finding, contents, written, changed, large)
 
 
 _UNTOUCHED = Touch(0, 0, 0, False, False)
@@ -248,10 +264,6 @@ def _room_of(program: SimulatedProgram, name: str) -> int:
     return program.module.variables[symbol].size if symbol else 0
 
 
-def _whole(dtype: str) -> bool:
-    return dtype[0] in "iu" or dtype == "bool"
-
-
 def _room(plan: Plan, problem: Mapping[str, int]) -> int:
     """Return more elements than any product of up to four of the problem's fields."""
     largest = sorted(problem.values(), reverse=True)[:4]
@@ -260,32 +272,41 @@ def _room(plan: Plan, problem: Mapping[str, int]) -> int:
     return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest))
 
 
-def _data(argument: DraftArgument, elements: int, limit: int, seed: int, room: int = MOST_ROOM) -> Any:
-    """Return contents of at most `room` bytes: normal numbers, or integers below the limit."""
-    width = DTYPE_BYTES[argument.dtype]
-    elements = max(1, min(elements, room // width))
-    drawn = min(elements, FILLED)
+def contents_of(argument: DraftArgument, elements: int, limit: int, seed: int, most: int = MOST_ROOM) -> Any:
+    """Return a buffer's contents before a run: normal numbers, or integers below the limit.
+
+    Args:
+        argument: the buffer.
+        elements: number of elements.
+        limit: upper limit of random integers.
+        seed: position of the argument, or `CONSTANT`.
+        most: maximum size in bytes.
+    """
+    elements = max(1, min(elements, most // DTYPE_BYTES[argument.dtype]))
+    return np.resize(_drawn(argument.dtype, limit, seed)[:elements], elements)
+
+
+@functools.lru_cache(maxsize=32)  # hundreds of runs of a search for a grid use the same contents
+def _drawn(dtype: str, limit: int, seed: int) -> Any:
+    width = DTYPE_BYTES[dtype]
     rng = np.random.default_rng(seed)
-    if _whole(argument.dtype):
-        signed = "i" if argument.dtype[0] == "i" else "u"
+    if whole(dtype):
+        signed = "i" if dtype[0] == "i" else "u"
         # The largest integer comes early, so that small problems read it too.
-        values = (limit - 1 - np.arange(drawn) * 7 % limit).astype(f"{signed}{width}")
-    elif width >= 4:
-        values = rng.standard_normal(drawn).astype(f"f{width}")
-    elif argument.dtype == "bf16":
-        values = (rng.standard_normal(drawn).astype("f4").view("u4") >> 16).astype("u2")
-    elif argument.dtype == "f16":
-        values = rng.standard_normal(drawn).astype("f2")
-    else:
-        values = rng.integers(0, 0x40, drawn).astype("u1")  # small positive numbers of both 8-bit formats
-    return np.resize(values, elements)
+        return (limit - 1 - np.arange(FILLED) * 7 % limit).astype(f"{signed}{width}")
+    if width >= 4:
+        return rng.standard_normal(FILLED).astype(f"f{width}")
+    if dtype == "bf16":
+        return (rng.standard_normal(FILLED).astype("f4").view("u4") >> 16).astype("u2")
+    if dtype == "f16":
+        return rng.standard_normal(FILLED).astype("f2")
+    return rng.integers(0, 0x40, FILLED).astype("u1")  # small positive numbers of both 8-bit formats
 
 
-def _scalar(argument: DraftArgument, number: int | None) -> Any:
-    value: Any = float(argument.expression or 1) if number is None else number
+def _scalar(dtype: str, value: float) -> Any:
     kinds = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?"}
-    kind = kinds.get(argument.dtype) or argument.dtype[0] + str(DTYPE_BYTES[argument.dtype])
-    if argument.dtype == "bf16":
+    kind = kinds.get(dtype) or dtype[0] + str(DTYPE_BYTES[dtype])
+    if dtype == "bf16":
         return (np.array([value], "f4").view("u4") >> 16).astype("u2")[0]
     return np.dtype(kind).type(value)
 

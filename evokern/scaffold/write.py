@@ -1,25 +1,54 @@
-"""Write `kernels/NAME/` and `studies/NAME.toml`; the user completes each `WRITE` and confirms each `# guess:`."""
+"""Write `kernels/NAME/` and `studies/NAME.toml`; the user completes each `TODO` and confirms each `guess`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
-from evokern.files import link_outside, read_text, write_bytes, write_text
+from evokern.files import is_file, link_outside, write_bytes, write_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.input_file import check_balance, check_language, text_of
 from evokern.scaffold.source_text import with_definitions
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
 from evokern.scaffold.tuner.script import run_script
 
-_TAKEN = "{target} already exists; choose another name with --name, or remove it"
+_TAKEN = "{target} already exists; choose another name with --name, or replace it with --force"
+
+
+_MARK = re.compile(r"(?:#|//) (TODO|guess): (.*)")
+"""A mark in a draft, and its text."""
+_OWN = ("reference.h", "reference.py", "task.py", "golden.npz")
+"""Files that some drafts have, and others of the same name lack."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Wishes of the user for a draft."""
+
+    name: str | None = None
+    """Kernel name; None for the file's stem."""
+    entry: str | None = None
+    """Name of the `__global__` function, if the file has several."""
+    include: Sequence[Path] = ()
+    """Folders for the file's own headers, searched after the file's folder."""
+    define: Sequence[str] = ()
+    """Macros that the build of a CUDA file defines, as NAME=VALUE."""
+    arguments: Sequence[str] = ()
+    """Command-line arguments of a tuning script."""
+    trust: bool = False
+    """Whether Python code may run: a tuning script up to `tune_kernel`, or a KernelBench task."""
+    force: bool = False
+    """Whether to replace an existing draft."""
+    complete: Callable[[Draft], Draft] | None = None
+    """Function that completes the draft, with a reference and an example; None without them."""
 
 
 @dataclass(frozen=True)
@@ -36,83 +65,69 @@ class Scaffold:
     """Whether the source compiles; otherwise the first point is the compiler's first error."""
 
 
-def scaffold(
-    path: Path,
-    root: Path,
-    name: str | None = None,
-    entry: str | None = None,
-    include: Sequence[Path] = (),
-    define: Sequence[str] = (),
-    *,
-    trust: bool = False,
-    arguments: Sequence[str] = (),
-) -> Scaffold:
+def scaffold(path: Path, root: Path, wanted: Wanted) -> Scaffold:
     """Write a kernel folder and a study for one kernel of a CUDA file, tuning script, T1 file or torch task.
 
     Args:
         path: input file; its kind is detected from its content.
         root: folder for `kernels/NAME/` and `studies/NAME.toml`.
-        name: kernel name; None for the file's stem.
-        entry: name of the `__global__` function, if the file has several.
-        include: folders for the file's own headers, searched after the file's folder.
-        define: macros that the build of a CUDA file defines, as NAME=VALUE.
-        arguments: command-line arguments of a tuning script.
-        trust: whether Python code may run: a tuning script up to `tune_kernel`, or a KernelBench task.
+        wanted: wishes of the user.
 
     Raises:
         SourceError: the file or its kernel cannot be read.
         UsageError: the folder or the study exists already, or the name is invalid.
     """
-    name = kernel_name(path, root, name)
-    text = _text_of(path)
-    if define and (is_t1(text) or is_script(text) or is_task(text)):
-        raise UsageError(f"{path} is not a CUDA file, so -D {define[0]} has no effect; omit it")
-    if arguments and not is_script(text):
-        raise UsageError(
-            f"{path} is not a tuning script, so the arguments {' '.join(arguments)} have no use; omit them"
-        )
-    if is_t1(text):
-        return write(draft_of(from_t1(text, path)), name, path.name, root)
-    if is_script(text):
-        if not trust:
-            raise UsageError(
-                f"{path} is a Python program, which would run up to its call to tune_kernel; inspect it and pass "
-                "--trust"
-            )
-        return write(draft_of(run_script(path.resolve(), arguments, entry)), name, path.name, root)
+    text = text_of(path)
+    name = kernel_name(path, root, wanted)
+    if wanted.define and (is_t1(text) or is_script(text) or is_task(text)):
+        raise UsageError(f"{path} is not a CUDA file, so -D {wanted.define[0]} has no effect; omit it")
+    if wanted.arguments and not is_script(text):
+        given = " ".join(wanted.arguments)
+        raise UsageError(f"{path} is not a tuning script, so the arguments {given} have no use; omit them")
     if is_task(text):
-        if not trust:
+        _check_trust(path, "would run in a subprocess", wanted)
+        if wanted.complete is not None:
             raise UsageError(
-                f"{path} is a Python program, which would run in a subprocess; inspect it and pass --trust"
+                f"{path} is a KernelBench task with its own reference and sizes; omit --reference and --example"
             )
-        return write_task(draft_task(path, name), text, name, root)
-    return write(draft(with_definitions(read(path, include), define), entry), name, path.name, root)
+        return write_task(draft_task(path, name), text, name, root, force=wanted.force)
+    if is_t1(text):
+        made = draft_of(from_t1(text, path))
+    elif is_script(text):
+        _check_trust(path, "would run up to its call to tune_kernel", wanted)
+        made = draft_of(run_script(path.resolve(), wanted.arguments, wanted.entry))
+    else:
+        check_language(path, text)
+        source = with_definitions(read(path, wanted.include), wanted.define)
+        made = draft(source, wanted.entry)
+        if made.compile_error:
+            check_balance(source, path.name)
+    made = made if wanted.complete is None else wanted.complete(made)
+    made = made if made.stated is None else replace(made, same_as_default=False)
+    return write(made, name, path.name, root, force=wanted.force)
 
 
-def _text_of(path: Path) -> str:
-    """Return a file's text, from which its kind is detected; empty if the file cannot be read."""
-    try:
-        return read_text(path, "replace")
-    except OSError:
-        return ""
+def _check_trust(path: Path, runs: str, wanted: Wanted) -> None:
+    if not wanted.trust:
+        raise UsageError(f"{path} is a Python program, which {runs}; inspect it and pass --trust")
 
 
-def kernel_name(path: Path, root: Path, name: str | None) -> str:
+def kernel_name(path: Path, root: Path, wanted: Wanted) -> str:
     """Return the name of a new kernel.
 
     Raises:
         UsageError: the name is invalid or taken.
     """
-    name = name or re.sub(r"\W", "_", path.stem).lstrip("_0123456789").rstrip("_")
+    name = wanted.name or re.sub(r"\W", "_", path.stem).lstrip("_0123456789").rstrip("_")
     if not name.isidentifier():
         raise UsageError(f"{name!r} is not a valid kernel name; use letters, digits and _ with --name")
     for target in (root / "kernels" / name, root / "studies" / f"{name}.toml"):
-        if target.exists():
+        if target.exists() and not wanted.force:
             raise UsageError(_TAKEN.format(target=target))
     return name
 
 
-def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
+def write(made: Draft, name: str, origin: str, root: Path, *, force: bool = False) -> Scaffold:
     """Write a draft as a kernel folder and a study.
 
     Args:
@@ -120,17 +135,25 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
         name: kernel name.
         origin: source of the draft, for its docstring.
         root: as in `scaffold`.
+        force: whether to replace an existing draft.
     """
-    texts = {
-        "kernel.cu": made.source,
-        "kernel.py": kernel_py(name, origin, made),
-        **({} if made.same_as_default else {"reference.h": reference_h(made)}),
-    }
-    written = _written(name, root, texts, study_toml(name, made), tuple(_to_confirm(made)), made.files)
+    texts = {"kernel.cu": made.source, "kernel.py": kernel_py(name, origin, made)}
+    if made.stated is not None:
+        texts |= made.stated.files
+    elif not made.same_as_default:
+        texts["reference.h"] = reference_h(made)
+    notes = [f"the source does not compile: {made.compile_error}"] if made.compile_error else []
+    notes += made.faults
+    if made.same_as_default:
+        notes.append(_reference_note(made))
+    if not made.plan.genes:
+        notes.append("kernel.cu: nothing is tunable yet; replace a number with a macro and declare it as a Parameter")
+    notes += made.notes
+    written = _written(name, root, texts, study_toml(name, made), notes, force=force, data=made.files)
     return replace(written, compiles=not made.compile_error)
 
 
-def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
+def write_task(made: DraftedTask, task: str, name: str, root: Path, *, force: bool = False) -> Scaffold:
     """Write a drafted torch task, with the task's file next to its declaration.
 
     Args:
@@ -138,14 +161,10 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
         task: text of the task's file.
         name: kernel name.
         root: as in `scaffold`.
+        force: whether to replace an existing draft.
     """
     texts = {"kernel.cu": made.kernel_cu, "kernel.py": made.kernel_py, "task.py": task}
-    confirm = (
-        "kernel.cu: write the kernel, or evaluate other sources with this signature using `evokern evaluate`",
-        "kernel.py: write `launches` for your kernel, and confirm the number of operations per call",
-        *made.notes,
-    )
-    return _written(name, root, texts, made.study, confirm)
+    return _written(name, root, texts, made.study, made.notes, force=force)
 
 
 def _written(
@@ -153,29 +172,33 @@ def _written(
     root: Path,
     texts: Mapping[str, str],
     study: str,
-    confirm: tuple[str, ...],
+    notes: Sequence[str],
+    *,
+    force: bool,
     data: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Scaffold:
-    """Write a kernel's files (name → text or data) and its study."""
+    """Write a kernel's files (name → text or data) and its study, and remove what an earlier draft left."""
     folder, study_path = root / "kernels" / name, root / "studies" / f"{name}.toml"
     if why := link_outside(folder) or link_outside(study_path.parent):
         raise UsageError(f"{why}; remove the link, or run the command in another folder")
     try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:  # created concurrently by another `init`
-        raise UsageError(_TAKEN.format(target=folder)) from error
+        folder.mkdir(parents=True, exist_ok=force)
+    except FileExistsError as error:  # a file, or created concurrently by another `init`
+        remedy = f"{folder} is a file; remove it" if force else _TAKEN.format(target=folder)
+        raise UsageError(remedy) from error
     study_path.parent.mkdir(exist_ok=True)
+    for left in (folder / old for old in _OWN if old not in texts and old not in data):
+        if is_file(left):
+            left.unlink()
     files = {**{folder / file: text for file, text in texts.items()}, study_path: study}
     for target, text in files.items():
         write_text(target, text)
     for file, content in data.items():
         write_bytes(folder / file, content)
-    return Scaffold(name, (*files, *(folder / file for file in data)), confirm)
+    return Scaffold(name, (*files, *(folder / file for file in data)), tuple(_to_do(files, root, notes)))
 
 
 def _reference_note(made: Draft) -> str:
-    if not made.same_as_default:
-        return "kernel.py: write `reference`; reference.h: write the same computation in double precision"
     if made.golden:
         return (
             "kernel.py: candidates are compared with the script's `answer` for its inputs, and elsewhere with the "
@@ -187,28 +210,23 @@ def _reference_note(made: Draft) -> str:
     )
 
 
-def _to_confirm(made: Draft) -> list[str]:
-    plan = made.plan
-    notes = [f"the source does not compile: {made.compile_error}"] if made.compile_error else []
-    notes += made.faults
-    notes.append(_reference_note(made))
-    guessed = [tensor.name for tensor in made.tensors if tensor.why]
-    notes.append("kernel.py: confirm shapes and roles of " + ", ".join(tensor.name for tensor in made.tensors))
-    if guessed and len(guessed) < len(made.tensors):
-        notes[-1] += f" (guesses: {', '.join(guessed)})"
-    elif guessed:
-        notes[-1] += f" ({'all are guesses' if len(guessed) > 1 else 'a guess'})"
-    if plan.genes:
-        notes.append("kernel.py: confirm the values of " + ", ".join(gene.name for gene in plan.genes))
-    else:
-        notes.append("kernel.cu: nothing is tunable yet; replace a number with a macro and declare it as a Parameter")
-    if made.launch_guess:
-        notes.append(f"kernel.py: confirm grid, block and shared memory in `launches`: {made.launch_guess}")
-    numbers = [a.name for a in plan.arguments if not a.is_tensor and a.why]
-    if numbers:
-        notes.append("kernel.py: confirm the numbers passed for " + ", ".join(numbers))
-    notes += made.notes
-    notes.append("kernel.py: confirm the number of operations per call")
-    if not made.same_as_default:
-        notes.append("the study: confirm the problem")
-    return notes
+def _to_do(files: Mapping[Path, str], root: Path, notes: Sequence[str]) -> Iterator[str]:
+    """Yield the steps that remain: notes, then each `TODO` with file and line, then the guesses by reason."""
+    yield from notes
+    guesses: dict[tuple[Path, str], list[tuple[int, str]]] = {}
+    for path, text in files.items():
+        for number, line in enumerate(text.split("\n"), 1):
+            if (mark := _MARK.search(line)) is None:
+                continue
+            if mark[1] == "TODO":
+                yield f"{path.relative_to(root)}:{number}: {mark[2]}"
+                continue
+            code = line[: mark.start()]
+            keyword = re.match(r"\s*(\w+)\s*=", code)
+            subject = keyword or re.search(r'"([^"]+)"', code) or re.search(r"(\w+)", code)
+            named = subject[1] if subject else "grid and block"
+            guesses.setdefault((path, mark[2]), []).append((number, named))
+    for (path, why), places in guesses.items():
+        lines = ", ".join(str(number) for number, _ in places)
+        names = ", ".join(dict.fromkeys(name for _, name in places))
+        yield f"{path.relative_to(root)}:{lines}: confirm {names}: {why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import hashlib
 import importlib
@@ -22,7 +23,11 @@ from evokern.declaration.as_data.declared import Functions, register
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, UsageError, suggestion
 from evokern.files import is_file
 
+MOST_NAMED = 20
+"""Maximum number of functions of a module that a message lists."""
 _importing = False
+_stopped: set[str] = set()
+"""Modules and files whose import ended at a call of `evokern.tune`."""
 
 
 class ImportEnds(BaseException):
@@ -33,6 +38,11 @@ def end_import() -> None:
     """End the import of a module for its reference, if one is in progress; `evokern.tune` calls this."""
     if _importing:
         raise ImportEnds
+
+
+def stops_at_tune(place: str) -> bool:
+    """Return whether the import of a module or file ended at its call of `evokern.tune`."""
+    return place in _stopped
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -135,15 +145,15 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
 def _installed(value: types.FunctionType | type) -> bool:
     """Return whether a function or class is of an installed package or of Python, which a study does not track."""
     if isinstance(value, types.FunctionType):
-        file = value.__code__.co_filename
-    else:
-        module = sys.modules.get(value.__module__)
-        if value.__module__ == "__main__":
-            return False
-        file = getattr(module, "__file__", None) or "<frozen"
-    return (
-        "site-packages" in file or "dist-packages" in file or file.startswith(("<frozen", sysconfig.get_path("stdlib")))
-    )
+        return is_installed(value.__code__.co_filename)
+    module = sys.modules.get(value.__module__)
+    return value.__module__ != "__main__" and is_installed(getattr(module, "__file__", None) or "<frozen")
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to an installed package or to Python."""
+    parts = ("site-packages" in file, "dist-packages" in file)
+    return any(parts) or file.startswith(("<frozen", sysconfig.get_path("stdlib")))
 
 
 def _code_text(function: types.FunctionType) -> str:
@@ -238,23 +248,33 @@ def register_reference(path: str) -> str:
     Raises:
         UsageError: there is no such function, or its module raises.
     """
-    function = _imported(path)
+    function = imported(path)
     digest = digest_of(function)
     register(digest, pickled(Functions(function)), path)
     return digest
 
 
-def _imported(path: str) -> Callable[..., Any]:
+def imported(path: str) -> Callable[..., Any]:
+    """Import a function from `module:function` or `FILE.py:function`.
+
+    Raises:
+        UsageError: there is no such function, or its module raises.
+    """
     place, colon, name = path.rpartition(":")
     if not colon or not name or not place:
-        raise UsageError(f"--reference {path} is not module:function; write for example mykernels:reference")
+        owner, dot, last = path.rpartition(".")
+        example = f"{owner}:{last}" if dot and owner and last and last != "py" else "mykernels:reference"
+        raise UsageError(f"--reference {path} is not module:function; write for example {example}")
     module = _module(place)
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
-    if not callable(found):
+    if found is not None and not callable(found):
+        raise UsageError(f"--reference {path}: {name} is {type(found).__name__}, not a function; name a function")
+    if found is None:
         known = [key for key, value in vars(module).items() if isinstance(value, types.FunctionType)]
-        close = suggestion(name, known) if known else "it defines none; a lambda cannot be named"
+        near = difflib.get_close_matches(name, known, 3) if len(known) > MOST_NAMED else known
+        close = suggestion(name, near) if near else "check the name" if known else "it defines none"
         raise UsageError(f"--reference {path}: {place} has no function {name}: {close}")
     return found  # type: ignore[no-any-return]
 
@@ -271,7 +291,9 @@ def _module(place: str) -> types.ModuleType:
             spec.loader.exec_module(module)
         return module
     if place.endswith(".py"):
-        raise UsageError(f"--reference: there is no file {place}")
+        raise UsageError(f"--reference: there is no file {place}; check the path")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # packages in the working directory
     with _stopping_at_tune(place):
         return importlib.import_module(place)
     raise UsageError(f"--reference: {place} calls evokern.tune when it is imported; name its file, {place}.py")
@@ -284,7 +306,12 @@ def _stopping_at_tune(place: str) -> Iterator[None]:
     try:
         yield
     except ImportEnds:
-        pass
+        _stopped.add(place)
+    except ModuleNotFoundError as error:
+        where = "; check its name, or run the command in the folder that contains it" if error.name in (
+            place, place.partition(".")[0]
+        ) else ""  # fmt: skip
+        raise UsageError(f"--reference: importing {place} raised ModuleNotFoundError: {error}{where}") from error
     except KERNEL_CODE_EXCEPTIONS as error:
         raise UsageError(f"--reference: importing {place} raised {type(error).__name__}: {error}") from error
     finally:

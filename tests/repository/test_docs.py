@@ -157,6 +157,7 @@ COMMANDS: dict[str, Way] = {
     # docs/getting-started.md
     "evokern init my_kernel.cu": SIMULATED,
     "evokern init my_kernel.cu --entry 'add<float>' --name add": SIMULATED,
+    "evokern init my_kernel.cu --force --reference torch:add --example N=4194304": SIMULATED,
     "evokern check scale": Way("simulated", "check scale"),
     "evokern search scale": Way("simulated", "search scale --trials 1 --no-verify"),
     "evokern show scale": SIMULATED,

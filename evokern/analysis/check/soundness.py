@@ -321,7 +321,10 @@ def _cpp_reference(folder: Folder) -> Results:
 
     compiler = host_compiler()
     if not folder.kernel.workload.cpp_reference:
-        yield None, "skipped: kernel.py sets cpp_reference=False; exported programs need a reference.h"
+        yield (
+            None,
+            "skipped: kernel.py sets cpp_reference=False; an exported program checks its study's shape with a file",
+        )
         return
     if not is_file(folder.kernel.folder / "reference.h"):
         yield (

@@ -26,18 +26,27 @@ def find_entry(
 ) -> EntryPoint:
     """Find a kernel by name, as described in `CudaSource.entry`."""
     if not entries:
+        if text.rfind("/*") > text.rfind("*/"):
+            line = text.count("\n", 0, text.rfind("/*")) + 1
+            raise SourceError(f"{file} contains no kernel; the comment that starts on line {line} never ends")
         if "__global__" in text:
             raise SourceError(f"{file} declares kernels but defines none; choose the file with their code")
         raise SourceError(f"{file} contains no __global__ function; choose a file with a kernel")
     if wanted is None:
         own = [entry for entry in entries if not entry.file]
-        names = sorted({entry.qualified for entry in own or entries})
+        if not own:
+            listed = ", ".join(sorted({f"{entry.qualified} ({entry.file})" for entry in entries}))
+            raise SourceError(f"{file} contains no kernel, but its headers do; choose one with --entry: {listed}")
+        names = sorted({entry.qualified for entry in own})
         if len(names) > 1:
             raise SourceError(f"{file} contains {len(names)} kernels; choose a kernel with --entry: {', '.join(names)}")
         wanted = names[0]
     wanted = wanted.strip()
     if wanted.startswith("_Z") and not any(entry.name == wanted for entry in entries):
         return _by_symbol(wanted, entries, launches, file)
+    if (overload := _overload(wanted, entries)) is not None:
+        point = _point(overload, None, launches, overload.qualified)
+        return EntryPoint(overload, None, f"(void (*)({_types(overload)})){point.expression or overload.qualified}")
     name, _, arguments = wanted.partition("<")
     matches = _named(name.strip(), entries, file)
     given = arguments.rstrip()[:-1].strip() if arguments.rstrip().endswith(">") else None
@@ -45,6 +54,29 @@ def find_entry(
         raise SourceError(f"missing closing '>' in {wanted!r}")
     entry = _only([e for e in matches if bool(e.template) == (given is not None)] or matches, wanted, file)
     return _point(entry, given, launches, wanted)
+
+
+_CAST = re.compile(r"\(void \(\*\)\((.*)\)\)([\w:]+)")
+"""Name expression of an overloaded kernel."""
+
+
+def _overload(wanted: str, entries: Sequence[KernelFunction]) -> KernelFunction | None:
+    """Return the kernel of a signature such as `k(float* x, int n)` or `k(float*, int)`, or of its name expression."""
+    if cast := _CAST.fullmatch(wanted):
+        wanted = f"{cast[2]}({cast[1]})"
+
+    def plain(text: str) -> str:
+        return re.sub(r"\s+", " ", re.sub(r"\s*([*&,()<>])\s*", r"\1", text)).strip().removeprefix("::")
+
+    for entry in entries:
+        signatures = (entry.signature, f"{entry.qualified}({_types(entry)})")
+        if not entry.template and plain(wanted) in map(plain, signatures):
+            return entry
+    return None
+
+
+def _types(entry: KernelFunction) -> str:
+    return ", ".join(p.type for p in entry.parameters)
 
 
 def _named(name: str, entries: Sequence[KernelFunction], file: str) -> list[KernelFunction]:
@@ -62,11 +94,11 @@ def _named(name: str, entries: Sequence[KernelFunction], file: str) -> list[Kern
 def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFunction:
     distinct = {entry.signature: entry for entry in matches}
     if len(distinct) > 1:
-        listed = "; ".join(f"{e.signature} (line {e.line})" for e in distinct.values())
-        raise SourceError(
-            f"{wanted!r} matches {len(distinct)} kernels in {file}: {listed}; use the qualified name, or for overloads "
-            "the mangled name (`nvcc -cubin`, then `cuobjdump -elf` lists it), or rename one kernel"
-        )
+        listed = "; ".join(f"'{e.signature}' (line {e.line})" for e in distinct.values())
+        remedy = "use one of these texts as the name, with --entry"
+        if any(e.template for e in distinct.values()):
+            remedy = "use the qualified name with template arguments, or rename one kernel"
+        raise SourceError(f"{wanted!r} matches {len(distinct)} kernels in {file}: {listed}; {remedy}")
     return matches[0]
 
 

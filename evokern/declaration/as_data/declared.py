@@ -208,7 +208,7 @@ class Passing:
         parts = _parts(answer, self.outputs)
         if len(parts) != len(self.outputs):
             raise KernelError(
-                f"the reference returned {_counted(parts)}, but the arguments have {len(self.outputs)} outputs "
+                f"the reference returned {_counted(parts)}, but the arguments have {_counted(self.outputs, 'output')} "
                 f"({', '.join(self.outputs)}); return one array for each, in this order"
             )
         device = next((one.device for one in inputs.values()), None)
@@ -253,8 +253,8 @@ def _parts(answer: Any, outputs: Sequence[str]) -> list[Any]:
     return [] if answer is None else [answer]
 
 
-def _counted(parts: Sequence[Any]) -> str:
-    return "nothing" if not parts else "1 array" if len(parts) == 1 else f"{len(parts)} arrays"
+def _counted(parts: Sequence[Any], what: str = "array") -> str:
+    return "nothing" if not parts else f"1 {what}" if len(parts) == 1 else f"{len(parts)} {what}s"
 
 
 class _Declared:

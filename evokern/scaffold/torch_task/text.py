@@ -149,7 +149,7 @@ def _kernel(name: str, made: Probe, bounds: Bounds) -> list[str]:
         for field, (step, _) in made.fields.items()
     ]
     exact = [f'"{one.name}": Tolerance(0, 0)' for one in made.outputs if bounds and one.dtype not in SIGNIFICAND_BITS]
-    declared = [f'            "{one}": {text},  # WRITE: confirm; {why}' for one, (text, why) in bounds.items()]
+    declared = [f'            "{one}": {text},  # TODO: confirm; {why}' for one, (text, why) in bounds.items()]
     sizes = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
     moved = " + ".join(f"{sizes[one.dtype]} * {_product(one.shape)}" for one in [*_inputs(made), *made.outputs])
     small = "".join(f'"{_problem(problem)}", ' for problem in made.small)
@@ -222,7 +222,7 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
         f"{ENTRY}({', '.join(parameters)}) {{",
         f"  const long long {index} = blockIdx.x * (long long)BLOCK + threadIdx.x;",
         f"  if ({index} >= (long long){elements}) return;",
-        f"  // WRITE: element {index} of {made.outputs[0].name}",
+        f"  // TODO: element {index} of {made.outputs[0].name}",
         "}",
         "",
     ]
