@@ -151,7 +151,7 @@ class CallEvaluator(ExpressionEvaluator):
                 )
 
     def _deduced(self, name: str, parameters: Sequence[ParameterNode], given: Sequence[Value]) -> Value:
-        """Return the template argument that the compiler deduces from the arguments; None if it cannot be told."""
+        """Return the template argument that the compiler deduces from the arguments; None if it is unknown."""
         for one, value in zip(parameters, given, strict=False):
             if re.fullmatch(rf"(?:const )?{re.escape(name)}\**&*", one.type):
                 if isinstance(value, Pointer) and "*" in one.type and value.type:

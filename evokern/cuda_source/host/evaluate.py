@@ -245,7 +245,7 @@ class HostEvaluator(CallEvaluator):
         return self._branches([(condition, then), (operation("!", condition), other)], frame)
 
     def _branches(self, branches: Sequence[tuple[Expr, Node | None]], frame: Frame) -> bool:
-        """Evaluate alternatives, and merge the variables of those that go on."""
+        """Evaluate alternatives, and merge the variables of those that continue."""
         before = dict(frame.variables)
         results: list[tuple[Expr, dict[str, Value]]] = []
         for condition, body in branches:

@@ -1,4 +1,4 @@
-"""Preprocessing of host code for the parser: inactive branches become blank, and macros are expanded."""
+"""Preprocessing of host code for the parser: inactive branches become blank, and other macros than numbers expand."""
 
 from __future__ import annotations
 
