@@ -132,6 +132,19 @@ torch::Tensor run(torch::Tensor x) {
     assert "((x.size(1) % 8) == 0)" in [text_of(one) for one in launch.requirements]
 
 
+def test_rows_of_tensors_are_variables_and_whole_sizes_are_products() -> None:
+    """`numel` of a known shape is the product of its extents; a part of the extents is a number of its own."""
+    host = """
+void run(torch::Tensor x, torch::Tensor z) {
+  TORCH_CHECK(x.dim() == 2);
+  const int64_t total = x.numel();
+  int rows = z.numel() / z.size(-1);
+  k<<<total, rows>>>(x.data_ptr<float>(), z.data_ptr<float>(), total);
+}"""
+    (launch,) = launches(host)
+    assert extents(launch)[::2][:2] == ("(x.size(0) * x.size(1))", "rows")
+
+
 def test_allocations_reach_the_launch_through_calls() -> None:
     """Sizes, copies and numbers of `main` are those of the launcher's parameters."""
     host = """

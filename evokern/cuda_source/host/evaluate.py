@@ -185,13 +185,21 @@ class HostEvaluator(CallEvaluator):
             self._label(value, name)
             if value.kind == "unknown":
                 return Name(name, "local", value.value, frame.function)
-        if isinstance(value, Arithmetic) and (is_long(value) or _of_extents(value)):
+        if isinstance(value, Arithmetic) and (is_long(value) or self._counts_rows(value)):
             return Name(name, "local", None, frame.function)
         if isinstance(value, Arithmetic) and is_opaque(value):
             return Name(name, "local", literal_in(value), frame.function)
         if value is None:
             return Name(name, "local", None, frame.function)
         return value
+
+    def _counts_rows(self, value: Arithmetic) -> bool:
+        """Return whether a value is a product or quotient of extents, such as a number of rows, but no whole size."""
+        names = list(names_in(value))
+        if value.operator not in ("*", "/") or not names or any(name.kind != "extent" for name in names):
+            return False
+        buffer = self._extents.get(names[0].text)
+        return value.operator == "/" or buffer is None or buffer.shape is None or set(names) != set(buffer.shape)
 
     def _made(self, kind: str, name: str, given: list[Value], node: Node, frame: Frame) -> Value:
         """Return a new object of a type that is initialised with arguments."""
@@ -357,9 +365,3 @@ class HostEvaluator(CallEvaluator):
             if isinstance(frame.variables.get(name), Name | Arithmetic | int)
         }
         return False
-
-
-def _of_extents(value: Arithmetic) -> bool:
-    """Return whether a value is a product or quotient of extents of tensors, such as a number of rows."""
-    names = list(names_in(value))
-    return value.operator in ("*", "/") and bool(names) and all(name.kind == "extent" for name in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from evokern.cuda_source.host import tree
@@ -71,33 +71,20 @@ class HostProgram:
             yield from same
 
 
-def read_program(texts: Mapping[str, str]) -> HostProgram:
+def read_program(texts: Mapping[str, str], truth: Callable[[str], int | None]) -> HostProgram:
     """Parse a program.
 
     Args:
         texts: text of each file, by the name in ``#include``; the main file's name is empty.
+        truth: returns the value of a preprocessor condition without macros, or None if it is unknown.
     """
-    preprocessor = Preprocessor(texts, _truth)
+    preprocessor = Preprocessor(texts, truth)
     preprocessor.run()
     made = HostProgram(macros=preprocessor.macros, ready=preprocessor.ready)
     for file, text in preprocessor.ready.items():
         _declarations(made, tree.parse(text), file, (), "")
     made.macros = {name: macro for name, macro in preprocessor.macros.items() if preprocessor.numeric(name)}
     return made
-
-
-def _truth(text: str) -> int | None:
-    """Return the value of a preprocessor condition in which only numbers are left."""
-    words = text.replace("&&", " and ").replace("||", " or ")
-    words = re.sub(r"!(?!=)", " not ", words)
-    words = re.sub(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlL]*\b", r"\1", words)
-    words = re.sub(r"\b0+(?=[1-9])", "", words)
-    if not re.fullmatch(r"(?:[\d\s()<>=!+*/%&|^~x-]|and|or|not|0x[0-9a-fA-F]+)*", words) or "**" in words:
-        return None
-    try:
-        return int(eval(words.replace("/", "//"), {"__builtins__": {}}))
-    except (SyntaxError, ArithmeticError, TypeError, ValueError, MemoryError):
-        return None
 
 
 def _declarations(

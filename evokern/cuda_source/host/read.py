@@ -9,7 +9,7 @@ from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.evaluate import HostEvaluator
 from evokern.cuda_source.host.program import FunctionNode, HostProgram, read_program
 from evokern.cuda_source.host.records import HostLaunch
-from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName, to_python
+from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName, number, to_python
 
 _LAUNCHING = frozenset(
     ("<<<", "cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cudaLaunchKernelEx", "cudaLaunchKernelExC")
@@ -28,7 +28,7 @@ def host_launches(texts: Mapping[str, str]) -> tuple[HostLaunch, ...]:
     Args:
         texts: text of each file, by the name in ``#include``; the main file's name is empty.
     """
-    program = read_program(texts)
+    program = read_program(texts, lambda text: number(expression(text)))
     roots = _roots(program)
     views = {root: HostEvaluator(program, root).run() for root in roots}
     made: list[HostLaunch] = []
