@@ -63,7 +63,9 @@ def build_library(sources: Mapping[str, str]) -> Library:
         except subprocess.TimeoutExpired:
             return Library(None, f"{compiler} did not finish in {BUILD_S:.0f} s")
         if done.returncode:
-            raise InternalError(f"{compiler} rejects the operator's library: {done.stderr[:2000]}")
+            lines = done.stderr.splitlines()
+            first = next((line for line in lines if "error:" in line), "no message")
+            raise InternalError(f"{compiler} rejects the operator's library: {first}\n{done.stderr[:2000]}")
         return Library(
             (Path(folder) / "operator.so").read_bytes(), f"{compiler_name(compiler)}, torch {torch.__version__}"
         )

@@ -21,6 +21,10 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#ifndef STABLE_TORCH_ERROR_CODE_CHECK  // torch 2.10 and 2.11 have the other name
+#define STABLE_TORCH_ERROR_CODE_CHECK(call) TORCH_ERROR_CODE_CHECK(call)
+#endif
+
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
