@@ -77,6 +77,14 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub(lambda found: found["kept"] or " ", text)
 
 
+def code_of(text: str) -> str:
+    """Return what a compiler sees of a text: its tokens, without comments and the white space between them."""
+    return "\n".join(
+        f"#{token.directive} {' '.join(directive_body(token.text).split())}" if token.directive else token.text
+        for token in _tokenise(text)
+    )
+
+
 class TokenStream:
     """Tokens of a text, with line numbers and matching brackets.
 
