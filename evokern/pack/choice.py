@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from evokern.pack.tree import Leaf, Split, Tree, leaf_of
+from evokern.pack.tree import Split, Tree, TreeLeaf, leaf_of
 
 UNSERVED = math.log(10.0)
 """Cost of a shape that no chosen variant takes and for which no baseline was measured."""
@@ -130,14 +130,14 @@ def _grown(samples: list[Sample], chosen: tuple[int, ...], fields: tuple[str, ..
     return leaf if cost - together < gain else Split(field, most, first, second)
 
 
-def _best_leaf(samples: Sequence[Sample], chosen: Sequence[int]) -> tuple[Leaf, float]:
+def _best_leaf(samples: Sequence[Sample], chosen: Sequence[int]) -> tuple[TreeLeaf, float]:
     """Return the leaf with the least cost for some shapes: variants are appended while that lowers the cost."""
     names = sorted({baseline for sample in samples for baseline in sample.baselines}) or [0]
     baseline = min(names, key=lambda b: (sum(s.weight * s.cost(None, b) for s in samples), b))
-    leaf = Leaf((), baseline)
+    leaf = TreeLeaf((), baseline)
     cost = tree_cost(leaf, samples)
     while True:
-        longer = [Leaf((*leaf.variants, v), baseline) for v in chosen if v not in leaf.variants]
+        longer = [TreeLeaf((*leaf.variants, v), baseline) for v in chosen if v not in leaf.variants]
         found = min(longer, key=lambda one: (tree_cost(one, samples), one.variants), default=None)
         if found is None or tree_cost(found, samples) >= cost - 1e-12:
             return leaf, cost

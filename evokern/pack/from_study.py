@@ -20,7 +20,7 @@ from evokern.pack.baseline_code import BaselineModule, baseline_module
 from evokern.pack.folder import Written, package_name, write_package
 from evokern.pack.operator_code import Description
 from evokern.pack.signature import signature_of
-from evokern.pack.tree import Leaf, Tree
+from evokern.pack.tree import Tree, TreeLeaf
 from evokern.pack.variant import Variant, variant_of
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord, TrialRecord, Verification, db_option
@@ -118,7 +118,7 @@ def describe(
         others: problems that the operator also takes, for example with another data type, before those of variants.
     """
     signature = signature_of(kernel, [*others, *((one.problem, one.traces) for one in variants)])
-    tree = Leaf(tuple(range(len(variants)))) if tree is None else tree
+    tree = TreeLeaf(tuple(range(len(variants)))) if tree is None else tree
     return Description(kernel, package, operator_name(kernel), signature, variants, tree)
 
 

@@ -15,7 +15,7 @@ from evokern.escaping import c_string, in_comment, visible
 from evokern.export.formula import cpp, member, python
 from evokern.export.launcher import conditions
 from evokern.pack.signature import TORCH_TYPES, Derived, Mode, OperatorArgument, OperatorBuffer, Signature
-from evokern.pack.tree import CAPABILITY, MODE, Leaf, Tree
+from evokern.pack.tree import CAPABILITY, MODE, Tree, TreeLeaf
 from evokern.pack.variant import Variant
 
 ELSEWHERE = "elsewhere"
@@ -137,7 +137,7 @@ def _cpp_split(field: str, most: int) -> str:
     return f"if (shape.{_shape_member(field)} <= {most}) {{"
 
 
-def _cpp_leaf(leaf: Leaf) -> list[str]:
+def _cpp_leaf(leaf: TreeLeaf) -> list[str]:
     tried = [f"if (takes_{number}(shape)) return {number};" for number in leaf.variants]
     return [*tried, f"return {-1 - leaf.baseline};"]
 
@@ -157,7 +157,7 @@ def _tree_code(tree: Tree, depth: int, split: Any, leaf: Any, end: str = "  }") 
         end: last line of the first branch; empty in Python.
     """
     blank = ("  " if end else "    ") * depth
-    if isinstance(tree, Leaf):
+    if isinstance(tree, TreeLeaf):
         yield from (blank + line for line in leaf(tree))
         return
     yield blank + split(tree.field, tree.most)
@@ -472,7 +472,7 @@ def _python_split(field: str, most: int) -> str:
     return f"if shape.{_shape_member(field)} <= {most}:"
 
 
-def _python_leaf(leaf: Leaf) -> list[str]:
+def _python_leaf(leaf: TreeLeaf) -> list[str]:
     tried = []
     for number in leaf.variants:
         tried += [f"if not refusal_{number}(shape):", f"    return {number}"]

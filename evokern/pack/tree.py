@@ -16,7 +16,7 @@ MODE = "evokern_mode"
 
 
 @dataclass(frozen=True)
-class Leaf:
+class TreeLeaf:
     """End of a decision."""
 
     variants: tuple[int, ...] = ()
@@ -39,19 +39,19 @@ class Split:
     """Branch for larger values."""
 
 
-Tree = Leaf | Split
+Tree = TreeLeaf | Split
 
 
-def leaf_of(tree: Tree, values: Mapping[str, int]) -> Leaf:
+def leaf_of(tree: Tree, values: Mapping[str, int]) -> TreeLeaf:
     """Return the leaf for a shape."""
     while isinstance(tree, Split):
         tree = tree.yes if values[tree.field] <= tree.most else tree.no
     return tree
 
 
-def leaves(tree: Tree) -> Iterator[Leaf]:
+def leaves(tree: Tree) -> Iterator[TreeLeaf]:
     """Yield the leaves from left to right."""
-    if isinstance(tree, Leaf):
+    if isinstance(tree, TreeLeaf):
         yield tree
     else:
         yield from leaves(tree.yes)

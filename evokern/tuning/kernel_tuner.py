@@ -15,6 +15,7 @@ from evokern.declaration.kernel import Launch, Scalar, Tensor
 from evokern.declaration.render import Rendered
 from evokern.errors import KernelError, SourceError, UsageError
 from evokern.export.t4 import objective_ms
+from evokern.scaffold.plan import generated_headers
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading
 from evokern.scaffold.tuner.arithmetic import value_over
@@ -274,7 +275,9 @@ class DefaultOutputs:
 
         try:
             return default_outputs.compiled(
-                Rendered(self._source, "kernel.cu", {}, self._options, (self._launch.entry,))
+                Rendered(
+                    self._source, "kernel.cu", generated_headers(self._options), self._options, (self._launch.entry,)
+                )
             )
         except KernelError as error:
             raise UsageError(f"tune_kernel: the first configuration fails: {error}") from error

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_by, summary_of, tree_cost
-from evokern.pack.tree import CAPABILITY, MODE, Leaf, Split, leaves
+from evokern.pack.tree import CAPABILITY, MODE, Split, TreeLeaf, leaves
 
 FIELDS = (CAPABILITY, MODE, "S")
 
@@ -24,7 +24,7 @@ def test_a_tree_separates_regions_with_different_winners() -> None:
     samples = [sample(s, {0: 1.0, 1: 2.0} if s <= 512 else {0: 4.0, 1: 2.0}, 8.0) for s in (64, 128, 512, 1024, 4096)]
     tree = dispatch_tree(samples, chosen_variants(samples, 8), FIELDS)
     assert isinstance(tree, Split)
-    assert (tree.field, tree.yes, tree.no) == ("S", Leaf((0,)), Leaf((1,)))
+    assert (tree.field, tree.yes, tree.no) == ("S", TreeLeaf((0,)), TreeLeaf((1,)))
     assert 512 <= tree.most < 1024
     assert summary_of(tree, samples).loss == pytest.approx(0.0)
 

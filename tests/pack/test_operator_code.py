@@ -21,7 +21,7 @@ from evokern.hardware.profiles import CHIPS
 from evokern.pack.from_study import describe
 from evokern.pack.library import build_library
 from evokern.pack.operator_code import Description, cpp_code, python_code
-from evokern.pack.tree import CAPABILITY, MODE, Leaf, Split, Tree
+from evokern.pack.tree import CAPABILITY, MODE, Split, Tree, TreeLeaf
 from evokern.pack.variant import variant_of
 from evokern.study.discovery import find_kernel
 
@@ -90,7 +90,7 @@ def test_a_tree_reads_the_same_in_cpp_and_python(tmp_path: Path) -> None:
 
     def tree(depth: int) -> Tree:
         if depth == 0:
-            return Leaf(tuple(rng.sample(range(3), rng.randint(0, 3))))
+            return TreeLeaf(tuple(rng.sample(range(3), rng.randint(0, 3))))
         field, most = rng.choice([("ROWS", 2 ** rng.randint(0, 14)), ("COLS", 600), (MODE, 0), (CAPABILITY, 88)])
         return Split(field, most, tree(depth - 1), tree(depth - 1))
 

@@ -31,7 +31,7 @@ from evokern.search import Progress
 from evokern.search.stored_kernel import stored_kernel
 from evokern.tuning.call import tuned_kernel
 from evokern.tuning.options import TuneOptions
-from evokern.tuning.reference import _code_text, _imported, digest_of, import_path, place_of, register_reference
+from evokern.tuning.reference import _code_text, digest_of, import_path, imported, place_of, register_reference
 
 SOURCE = """
 __global__ void add(const float* x, const int* index, float* y, float factor, int n) {
@@ -270,7 +270,7 @@ def test_the_advice_for_a_reference_without_a_path_is_possible(
                               "def nested(x): return factor * x\ndef outer(): return nested")  # fmt: skip
     (tmp_path / "moved.py").write_text(f"{text}\nkept = {MADE[kind]}\nother = lambda x: x")
     (tmp_path / "first.py").write_text(f"{REFERENCES}\nkept = {MADE[kind]}")
-    function = _imported("first.py:kept")
+    function = imported("first.py:kept")
     data = {"reference": {**place_of(function), "digest": digest_of(function)}, "functions": digest_of(function)}
     assert declared.advice(data) == (
         f"it is {kind}; call evokern.tune again, or put it into a file under a name and pass --reference FILE.py:NAME"
@@ -295,7 +295,7 @@ def test_the_code_of_a_class_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     for name, text in (("one", REFERENCES), ("two", REFERENCES), ("three", REFERENCES.replace("2 * x", "4 * x"))):
         (tmp_path / f"{name}.py").write_text(f"{text}\nkept = Scale(3)")
-    one, two, three = (digest_of(_imported(f"{name}.py:kept")) for name in ("one", "two", "three"))
+    one, two, three = (digest_of(imported(f"{name}.py:kept")) for name in ("one", "two", "three"))
     assert one == two != three
 
 
