@@ -181,7 +181,9 @@ def python_words(arguments: Collection[str]) -> Iterator[None]:
 
 
 _FLAGS = ("fresh", "verify", "trust", "allow_changes", "keep_going", "quiet")
-_OPTION = re.compile(r"--(no-)?([a-z][a-z-]*[a-z])(?: ([A-Z]+\b|[\w.]*[:.\d/][\w.:/,-]*\w))?")
+_OPTION = re.compile(
+    r"--(no-)?([a-z][a-z-]*[a-z])(?: ([A-Z]+\b|(?:none|auto|sim)(?![\w:/.])|[\w.]*[:.\d/][\w.:/,-]*\w))?"
+)
 """An option, with a value if the next word is a placeholder or not a word of the sentence."""
 
 
@@ -202,6 +204,8 @@ def _with_arguments(text: str, arguments: Collection[str]) -> str:
         quoted = at % 2 == 1
         if not (quoted and part.startswith("evokern ")):
             parts[at] = _OPTION.sub(argument, part)
+            if quoted:
+                parts[at] = re.sub(r"(=\S+) (?=\w+=)", r"\1, ", parts[at])
     return "`".join(parts)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from evokern.compile.accepted_options import split_options
 from evokern.cuda_source import read
+from evokern.cuda_source.collisions import collisions
 from evokern.cuda_source.lexer import code_of, without_comments
 from evokern.declaration.as_data.declared import (
     DECLARATION,
@@ -25,7 +26,7 @@ from evokern.declaration.as_data.declared import (
 )
 from evokern.declaration.bounds import ErrorBound
 from evokern.declaration.genes import Value, filled, placeholders
-from evokern.declaration.kernel import Kernel
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel
 from evokern.declaration.kernel_files import KernelContent, KernelFile, source_files
 from evokern.errors import KernelError, UsageError, suggestion
 from evokern.scaffold.tuner import rules
@@ -34,6 +35,8 @@ from evokern.tuning.options import TuneOptions
 from evokern.tuning.reference import described, digest_of, name_of, order_of, pickled, place_of
 from evokern.tuning.reference_check import check_reference
 
+INDEX_BYTES = 4
+"""Bytes of the smallest integers that may be indices into other inputs; narrower ones are data."""
 MOST_THREADS = 1024
 """Maximum number of threads of a block (CUDA C++ Programming Guide, "Technical Specifications")."""
 MOST_TRIED_FLOPS = 1e10
@@ -85,6 +88,7 @@ class _Builder:
         self.parameters.keep(lambda config: all(chosen(rule, config)[0] for rule in self.where))
         self.default: Mapping[str, Value] = self.parameters.tried[0]
         self.function = self._function()
+        self._check_definitions()
         self.arguments = arguments_of(call.args, self.function, self._template(), self.source, call.draw or {})
         self.device = device_of(self.arguments, call.device)
         self.rules = {
@@ -135,6 +139,16 @@ class _Builder:
                 )
         self.point = self.source.entry(filled(call.entry, self.default))
         return self.point.entry
+
+    def _check_definitions(self) -> None:
+        """Require that no line of the source replaces the value of a parameter."""
+        for file, text in {self.source.name: self.source.text, **self.source.headers}.items():
+            for one in collisions(text, self.call.params):
+                if one.defines and not self._is_template(one.name):
+                    raise UsageError(
+                        f"{file}:{one.line}: {one.text!r} replaces the value of the parameter {one.name}; remove the "
+                        f"line, or put it between #ifndef {one.name} and #endif"
+                    )
 
     def _template(self) -> dict[str, str]:
         """Return the template arguments of the entry by parameter."""
@@ -267,7 +281,9 @@ class _Builder:
             "options": list(call.options),
             "deterministic": not (floats and _DYNAMIC_ATOMICS.search(text)),
             "flops": self.flops,
-            "reads_all": not any(one.values or callable(one.draw) for one in arrays),
+            "reads_all": not any(
+                (one.values and DTYPE_BYTES[one.dtype] >= INDEX_BYTES) or callable(one.draw) for one in arrays
+            ),
             "includes": dict(includes),
         }  # fmt: skip
 

@@ -124,6 +124,11 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
         for name, used in sorted({**inside.globals, **inside.nonlocals}.items()):
             yield name
             yield from _identity(used, seen)
+            if isinstance(used, types.ModuleType) and not is_installed(getattr(used, "__file__", None) or "<frozen"):
+                for attribute in sorted(inside.unbound):  # functions and values of a module of the user
+                    if hasattr(used, attribute):
+                        yield attribute
+                        yield from _identity(getattr(used, attribute), seen)
         yield from _identity(value.__defaults__, seen)
         yield from _identity(value.__kwdefaults__, seen)
     elif hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "tolist"):

@@ -53,6 +53,7 @@ def test_all_commands_are_there() -> None:
             "export",
             "init",
             "list",
+            "pack",
             "profile",
             "render",
             "replay",

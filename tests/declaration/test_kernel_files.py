@@ -247,7 +247,7 @@ def test_init_puts_them_in_place(here: Path) -> None:
     folder = here / "kernels" / "flat"
     assert {"kernel.cu", "kernel.py", "reference.h"} == {path.name for path in folder.iterdir()}
     text = (folder / "kernel.cu").read_text()
-    assert [] == re.findall(r'#include "', text)
+    assert ["evokern_genes.h"] == re.findall(r'#include "([^"]*)"', text)
     assert (1, 1) == (text.count("float passed_on("), text.count("void store("))
 
 

@@ -509,7 +509,7 @@ def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
 
     config, problem = scale.space.default(), scale.problem("4096")
     rendered = render(scale, config, problem)
-    original = compile_program(rendered.source, "kernel.cu", {}, rendered.options, ["scale"], "sm_89")
+    original = compile_program(rendered.source, "kernel.cu", rendered.headers, rendered.options, ["scale"], "sm_89")
     special = compile_program(device_code(scale, config, problem, CHIPS["l4"]), "kernel.cu", {}, (), ["scale"], "sm_89")
     assert isinstance(original, Program) and isinstance(special, Program)
     assert original.uses == special.uses

@@ -172,8 +172,8 @@ def test_what_has_no_bf16_is_a_named_constraint() -> None:
     [
         (
             "kernel.cu",
-            "b(matrix_b, at.column, depth0, N, K)",
-            "b(matrix_b, at.column, depth0, K, N)",
+            "b(matrix_b, NT ? at.column : depth0, NT ? depth0 : at.column, NT ? N : K, NT ? K : N)",
+            "b(matrix_b, NT ? at.column : depth0, NT ? depth0 : at.column, NT ? K : N, NT ? N : K)",
         ),  # the extents of B, taken for each other
         ("kernel.cu", "tile += gridDim.x, tile_left", "tile += 1, tile_left"),  # loads of another tile than is stored
         ("mma_loop.cuh", "chunk_b = lane / 8 % 2;", "chunk_b = lane / 16;"),  # depths and columns of fragments

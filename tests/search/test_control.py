@@ -151,7 +151,7 @@ def test_the_verdict_is_plain(ours: float | None, theirs: float | None, words: s
 def test_a_control_is_fixed_when_a_study_begins(tmp_path: Path) -> None:
     """Another control than the study began with is refused, whatever `--go-on` says; the unsaid one stays."""
     go(tmp_path / "a.db", trials=5)
-    with pytest.raises(StudyError, match=r"small .*without a control.*with a random control.*--fresh"):
+    with pytest.raises(StudyError, match=r"small .*without a control.*with a random control.*fresh=True"):
         go(tmp_path / "a.db", trials=8, control="random", allow_changes=True)
     go(tmp_path / "b.db", trials=6, control="random")
     with pytest.raises(StudyError, match=r"with a random control.*without a control"):

@@ -194,7 +194,7 @@ def test_what_was_taken_is_taken_once(db: Path, tmp_path: Path) -> None:
 def test_a_study_that_goes_on_cannot_begin_otherwise(db: Path) -> None:
     """Its trials depend on what it began with; what it began with may be named."""
     begun(db, scaled("new"), trials=9)
-    with pytest.raises(StudyError, match=r"started from .*:near, .*omit --warm-start none"):
+    with pytest.raises(StudyError, match=r"started from .*:near, .*omit warm_start='none'"):
         begun(db, scaled("new"), warm_start="none")
     begun(db, scaled("new"), warm_start=f"{db}:near")
     begun(db, scaled("cold"), warm_start="none", trials=9)

@@ -106,7 +106,7 @@ def test_a_study_of_other_rules_is_refused_with_the_remedy(tmp_path: Path, monke
     with monkeypatch.context() as earlier:
         earlier.setattr(identity, "VERSIONS", {})
         go(db, trials=4, sampler="evo")
-    with pytest.raises(StudyError, match=r"sampler evo was version 1 .*, is version 7.*--fresh.*--allow-changes"):
+    with pytest.raises(StudyError, match=r"sampler evo was version 1 .*, is version 7.*fresh=True.*allow_changes=True"):
         go(db, trials=8, sampler="evo")
     go(db, trials=8, sampler="evo", allow_changes=True)
     assert 8 == sum(trial.outcome.evaluated for trial in trials_of(db))
@@ -294,7 +294,7 @@ def test_another_device_is_refused(tmp_path: Path) -> None:
     """Times of two devices do not mix; the message names both and the remedies."""
     db = tmp_path / "a.db"
     go(db, trials=5)
-    with pytest.raises(DeviceError, match=r"replay:table_small.*replay:tiny.*--fresh"):
+    with pytest.raises(DeviceError, match=r"replay:table_small.*replay:tiny.*fresh=True"):
         go(db, tiny_table(), allow_changes=True)
     assert len(trials_of(db)) == 5
 
@@ -304,7 +304,7 @@ def test_changed_settings_are_named_and_may_be_let_pass(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     go(db, trials=5)
     changed = study(timing=TimingSettings(race=1.3), seed=4)
-    with pytest.raises(StudyError, match=r"seed was 0, is 4; timing.race was 1.1, is 1.3.*--fresh.*--allow-changes"):
+    with pytest.raises(StudyError, match=r"seed was 0, is 4; timing.race was 1.1.*fresh=True.*allow_changes=True"):
         go(db, trials=8, study=changed)
     go(db, trials=8, study=changed, allow_changes=True)
     with open_readonly(db) as reader:
@@ -490,7 +490,7 @@ def test_changed_code_is_named_and_may_be_let_pass(toy: Study, tmp_path: Path) -
     """A kernel edited since the study began is noticed by file; `--go-on` keeps each trial's own source."""
     search(toy, device=FakeDevice(), trials=3, seed=7)
     (tmp_path / "kernels" / "toy" / "kernel.cu").write_text("__global__ void toy() { /* better */ }\n")
-    with pytest.raises(StudyError, match=r"kernel code \(kernel.cu\).*--allow-changes"):
+    with pytest.raises(StudyError, match=r"kernel code \(kernel.cu\).*allow_changes=True"):
         search(toy, device=FakeDevice(), trials=5)
     search(toy, device=FakeDevice(), trials=5, allow_changes=True)
     with open_readonly("evokern.db") as reader:
@@ -506,7 +506,7 @@ def test_changed_genes_need_a_fresh_study(toy: Study, tmp_path: Path) -> None:
     search(toy, device=FakeDevice(), trials=3)
     path = tmp_path / "kernels" / "toy" / "kernel.py"
     path.write_text(KERNEL.replace('"UNROLL", (1, 2, 4)', '"UNROLL", (1, 2, 4, 8)'))
-    with pytest.raises(StudyError, match=r"UNROLL was \[1, 2, 4\], is \[1, 2, 4, 8\].*--fresh"):
+    with pytest.raises(StudyError, match=r"UNROLL was \[1, 2, 4\], is \[1, 2, 4, 8\].*fresh=True"):
         search(toy, device=FakeDevice(), allow_changes=True)
     assert search(toy, device=FakeDevice(), fresh=True).end == "exhausted"
 
@@ -527,7 +527,7 @@ def test_times_of_two_rules_do_not_mix(toy: Study) -> None:
         with sqlite3.connect("evokern.db") as db:
             db.execute("UPDATE evokern_studies SET timing_rule = ?", [stored])
         reseal(Path("evokern.db"))
-        pattern = rf"timing rule {rule}, but this evokern uses timing rule {TIMING_RULE}.*--warm-start evokern.db:toy`"
+        pattern = rf"timing rule {rule}, but this evokern uses timing rule {TIMING_RULE}.*warm_start='evokern.db:toy'`"
         for allowed in (False, True):
             with pytest.raises(StudyError, match=pattern):
                 search(toy, device=TimingDevice(), trials=5, allow_changes=allowed, verify=False)

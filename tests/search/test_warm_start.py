@@ -90,13 +90,13 @@ def test_a_study_keeps_the_warm_start_that_it_began_with(tmp_path: Path, other: 
     db = tmp_path / "a.db"
     _search(db)
     before = db.read_bytes()
-    with pytest.raises(StudyError, match=r"started without a warm start.*--fresh.*small\.1"):
+    with pytest.raises(StudyError, match=r"started without a warm start.*fresh=True.*small\.1"):
         _search(db, warm_start=f"{other}:other", trials=20)
     assert db.read_bytes() == before
     _search(db, warm_start=f"{other}:other", fresh=True)
     with pytest.raises(StudyError, match=r"started from .*:other.*old study as small\.2"):
         _search(db, warm_start="sim")
-    with pytest.raises(StudyError, match=r"seed was 0, is 4.*keeps the old study as small\.2.*`--allow-changes`"):
+    with pytest.raises(StudyError, match=r"seed was 0, is 4.*keeps the old study as small\.2.*`allow_changes=True`"):
         _search(db, seed=4)
     with Store(db) as store:
         assert store.rename_old_study("small") == "small.2"
@@ -132,9 +132,9 @@ def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
         ("none.db:small", DeviceError, "nor a database none.db; .*runs.db:STUDY"),
         ("{other}:othr", StudyError, "did you mean 'other'"),
         ("{toy}", StudyError, "shares no gene with this kernel .LOADS, LAYOUT"),
-        ("sim", StudyError, "sim needs a GPU"),
+        ("sim", StudyError, "warm_start='sim' needs a GPU"),
         ("AUTO", DeviceError, "no recording AUTO; .*runs.db:STUDY.; or use auto, none or sim$"),
-        (" ", StudyError, "--warm-start is empty; use auto, none, sim, DB:STUDY or FILE"),
+        (" ", StudyError, "warm_start= is empty; use auto, none, sim, DB:STUDY or FILE"),
     ],
 )
 def test_a_source_that_says_nothing_loses_nothing(
@@ -210,9 +210,9 @@ def test_a_simulated_device_on_which_nothing_runs_is_no_beginning(
     """The user is told so, and how to go on without."""
     monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "search_model", lambda *given: [])
     scaled = Study(name="scaled", kernel=str(SCALE_ROWS), problems=("64,256",))
-    with pytest.raises(StudyError, match="no candidate ran on the simulated NVIDIA H200; omit --warm-start sim"):
+    with pytest.raises(StudyError, match="no candidate ran on the simulated NVIDIA H200; omit warm_start='sim'"):
         search(scaled, db=tmp_path / "a.db", device=WarpsGpu(), trials=6, warm_start="sim", trust=True)
-    told = r"H200 within 4 s, 40% of the budget; increase --budget, or omit --warm-start sim"
+    told = r"H200 within 4 s, 40% of the budget; increase budget=, or omit warm_start='sim'"
     with pytest.raises(StudyError, match=told):
         search(scaled, db=tmp_path / "b.db", device=WarpsGpu(), budget="10s", warm_start="sim", trust=True)
 

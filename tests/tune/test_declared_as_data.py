@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import shutil
 import subprocess
@@ -234,6 +235,7 @@ def test_comments_do_not_change_a_reference() -> None:
 
 REFERENCES = """
 import functools
+import importlib
 import torch
 factor = 2
 def scaled(x, factor): return factor * x
@@ -381,3 +383,17 @@ def test_an_exported_program_names_only_arguments_that_it_takes(known: bool, tmp
         assert done.returncode == 0, done.stderr
         done = subprocess.run(["./best", "1", "2"], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("usage: ./best [--check]\n")
+
+
+def test_functions_of_an_imported_module_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed helper is another reference; modules of installed packages count by name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    digests = []
+    for factor in (2, 2, 3):
+        (tmp_path / "own_helper.py").write_text(f"import math\ndef scale(x): return math.floor({factor}) * x\n")
+        monkeypatch.delitem(sys.modules, "own_helper", raising=False)
+        importlib.invalidate_caches()
+        space: dict[str, Any] = {"own_helper": importlib.import_module("own_helper")}
+        exec(compile("def reference(x): return own_helper.scale(x)", "<test>", "exec"), space)
+        digests.append(digest_of(space["reference"]))
+    assert digests[0] == digests[1] != digests[2]

@@ -111,6 +111,9 @@ CASES = {
     "error": ({"error": 3}, "error is 3", "evokern.Elementwise"),
     "draw of unknown": ({"draw": {"z": (0, 1)}}, "no input 'z'", "x"),
     "draw": ({"draw": {"x": 3}}, "draw['x'] is 3", "(low, high)"),
+    "parameter defined": (
+        {"source": "#define BLOCK 256\n" + SOURCE}, "replaces the value of the parameter BLOCK", "#ifndef BLOCK",
+    ),
     "missing file": ({"source": "missing.cu"}, "missing.cu", "check the path"),
     "callbacks": ({"callbacks": [lambda: None]}, "callbacks[0]", "(study, trial)"),
     "budget": ({"budget": "soon"}, "budget", "soon"),
