@@ -298,7 +298,8 @@ def reference_h(made: Draft) -> str:
     lines = made.reference.split("\n") if made.reference else []
     shown = "".join(in_comment(f"//   {line}") + "\n" for line in lines)
     return (
-        "// Reference in double precision; the exported program checks itself against it.\n#pragma once\n\n"
+        "// Reference in double precision; the exported program checks itself against it.\n"
+        "// Without it, delete this file and set cpp_reference=False in the Workload of kernel.py.\n#pragma once\n\n"
         + (f"// CPU version from the file:\n{shown}" if shown else "")
         + f"inline void reference({', '.join(parameters)}) {{\n"
         "// TODO: write the same computation as in kernel.py, in double precision\n"

@@ -142,6 +142,8 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
     units = multiples(plan)
     row = (5, 3, 7, 6, 11, 9, 13) if tails else (4, 6, 2, 8, 12, 10, 14)
     values: dict[str, int] = {}
+    products = [text.split(" * ") for text in plan.grid if re.fullmatch(r"p\.\w+( \* p\.\w+)+", text)]
+    multiplied = {name for names in products if len(plan.grid) > 1 for name in names}  # one block for each combination
     looped = [f.name for f in plan.fields if not any(re.search(rf"p\.{f.name}\b", text) for text in plan.grid)]
     for at, field in enumerate(plan.fields):
         if field.choices:
@@ -149,7 +151,11 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
             values[field.name] = numbers[min(len(numbers) - 1, 1 + at % 2 if tails else 0)]
             continue
         long = field.name in looped[-1:]  # of several fields that a block loops over, one long one is enough
-        values[field.name] = _beside_the_grid(plan, at, tails) if long else row[at % len(row)]
+        counted = (2, 3) if tails else (3, 2)
+        few = f"p.{field.name}" in multiplied
+        values[field.name] = (
+            _beside_the_grid(plan, at, tails) if long else counted[at % 2] if few else row[at % len(row)]
+        )
         if (multiple := units[field.name]) > 1:
             values[field.name] = multiple * (2 + (at + tails) % 2)
     for axis, text in enumerate(plan.grid):

@@ -217,6 +217,21 @@ def test_small_problems_have_several_blocks_and_tails(text: str, entry: str | No
     assert len(cut) == sum("c." in text and "p." in text for text in plan.grid)
 
 
+def test_small_problems_have_few_blocks_for_products_of_fields() -> None:
+    """Of a grid `(B * H, …)`, both factors vary and stay small, so that a simulated check is short."""
+    made = drafted("""
+__global__ void twice(const float* x, float* y, int B, int H, int S) {
+  int i = blockIdx.y * 16 + threadIdx.x;
+  if (i < S) y[blockIdx.x * S + i] = 2 * x[blockIdx.x * S + i];
+}
+void run(const float* x, float* y, int B, int H, int S) {
+  twice<<<dim3(B * H, (S + 15) / 16), 16>>>(x, y, B, H, S);
+}
+""")
+    assert [(problem["B"], problem["H"]) for problem in made.small] == [(2, 3), (3, 2)]
+    assert made.small[0]["S"] % 16
+
+
 def test_what_cannot_be_run_is_drafted_and_marked() -> None:
     """A kernel that the compiler refuses is drafted from const, and every shape says why it is a guess."""
     made = drafted("__global__ void broken(const float* x, float* y, int n) { y[0] = nonsense(x); }")

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from evokern.cli.app import app
 from evokern.cuda_source import read
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.reading import read_kernel
 from evokern.scaffold.stated.sizes import inclusive_check
 
 KERNEL = """__global__ void scale(const float* x, float* y, int n) {
@@ -102,6 +103,40 @@ def test_a_sound_kernel_has_no_fault(name: str) -> None:
 )
 def test_inclusive_checks(source: str, found: str) -> None:
     assert inclusive_check(source, "n") == found
+
+
+BINDING = """__global__ void shift(const float* x, const float* b, float* y, long total, int n) {
+  long i = blockIdx.x * 256l + threadIdx.x;
+  if (i < total) y[i] = x[i] + b[i %% n];
+}
+torch::Tensor run(torch::Tensor x, torch::Tensor b) {
+  %s
+  auto y = torch::empty_like(x);
+  const long total = %s;
+  shift<<<(total + 255) / 256, 256>>>(x.data_ptr<float>(), b.data_ptr<float>(), y.data_ptr<float>(), total, %s);
+  return y;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "total", "n", "fields", "count"),
+    [
+        ("TORCH_CHECK(x.dim() == 2 && b.size(0) == x.size(1));", "x.numel()", "x.size(1)", "M N", "p.M * p.N"),
+        ("TORCH_CHECK(x.dim() == 2);", "x.numel()", "(int)x.size(1)", "M N", "p.M * p.N"),
+        ("TORCH_CHECK_EQ(b.size(0), x.size(1));", "x.numel()", "b.size(0)", "M N", "p.M * p.N"),
+        ("int cols = x.size(-1);", "x.numel()", "cols", "ROWS N", "p.ROWS * p.N"),
+        ("", "x.size(0) * x.size(1)", "x.size(1)", "TOTAL N", "p.TOTAL"),
+        ("TORCH_CHECK(x.dim() == 4);", "x.numel()", "b.numel()", "TOTAL N", "p.TOTAL"),
+    ],
+)
+def test_a_count_of_elements_uses_extents(check: str, total: str, n: str, fields: str, count: str) -> None:
+    """`x.numel()` is a product if the launch uses an extent of the same tensor, or one equal to it."""
+    reading = read_kernel(read(BINDING % (check, total, n)), None)
+    assert " ".join(field.name for field in reading.plan.fields) == fields
+    assert [one.expression for one in reading.plan.arguments][3:] == [count, "p.N"]
+    if "*" in count:
+        assert reading.plan.stated["x"].axes == tuple(f"p.{name}" for name in fields.split())
 
 
 def test_sanitize_reports_each_buffer_of_a_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

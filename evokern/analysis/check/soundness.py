@@ -329,7 +329,8 @@ def _cpp_reference(folder: Folder) -> Results:
     if not is_file(folder.kernel.folder / "reference.h"):
         yield (
             False,
-            f"{folder.kernel.folder} has no reference.h; exported programs need this file to check their results",
+            f"{folder.kernel.folder} has no reference.h; write it, or set cpp_reference=False in the Workload: then an "
+            "exported program checks itself against a file",
         )
         return
     if compiler is None or not folder.small:

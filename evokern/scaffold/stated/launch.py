@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction
@@ -94,27 +94,66 @@ def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple
             replaced[name] = value
         if (known := number(value)) is not None:
             values[name] = known
+    arguments = tuple(
+        theirs if isinstance(mine, Pointer) else mine
+        for mine, theirs in zip(launch.arguments, best.arguments, strict=True)
+    )
+    view = _substituted(replace(launch, arguments=arguments), replaced.get)
+    view = replace(
+        view, requirements=(*view.requirements, *best.requirements), conditions=(*view.conditions, *best.conditions)
+    )
+    return StatedLaunch(view, views, siblings, values, aliases)
+
+
+def _substituted(view: HostLaunch, values: Callable[[Name], Expr | None]) -> HostLaunch:
+    """Return a launch with names replaced by other expressions."""
 
     def changed(value: Expr) -> Expr:
-        return substituted(value, replaced.get)
+        return substituted(value, values)
 
     def extents(value: Dim3) -> Dim3:
         return Dim3(changed(value.x), changed(value.y), changed(value.z))
 
-    arguments = tuple(
-        theirs
-        if isinstance(mine, Pointer)
-        else changed(mine)
-        if isinstance(mine, int | float | Name | Arithmetic)
-        else mine
-        for mine, theirs in zip(launch.arguments, best.arguments, strict=True)
-    )
-    view = replace(
-        launch, grid=extents(launch.grid), block=extents(launch.block), shared=changed(launch.shared),
-        arguments=arguments, requirements=(*map(changed, launch.requirements), *best.requirements),
-        conditions=(*map(changed, launch.conditions), *best.conditions),
+    return replace(
+        view, grid=extents(view.grid), block=extents(view.block), shared=changed(view.shared),
+        arguments=tuple(changed(a) if isinstance(a, int | float | Name | Arithmetic) else a for a in view.arguments),
+        requirements=tuple(map(changed, view.requirements)), conditions=tuple(map(changed, view.conditions)),
     )  # fmt: skip
-    return StatedLaunch(view, views, siblings, values, aliases)
+
+
+def _in_extents(view: HostLaunch) -> HostLaunch:
+    """Return a launch in which one name stands for equal extents, and `x.numel()` is a product if it uses an extent."""
+    same: dict[Name, Name] = {}
+
+    def first(name: Name) -> Name:
+        while name in same:
+            name = same[name]
+        return name
+
+    for left, right in _equalities(view.requirements):
+        if isinstance(right, Name) and first(left) != first(right):
+            same[first(left)] = first(right)
+    view = _substituted(view, first)
+    used = {name for part in (*view.arguments, view.grid) for name in names_in(part)}
+    counts: dict[Name, Expr] = {}
+    for buffer in (one.buffer for one in view.arguments if isinstance(one, Pointer)):
+        axes = [substituted(axis, first) for axis in _axes_of(buffer)]
+        if used.intersection(axes):
+            total: Expr = 1
+            for axis in axes:
+                total = operation("*", total, axis)
+            counts[Name(f"{buffer.name}.numel()", "extent")] = total
+    return _substituted(view, counts.get)
+
+
+def _axes_of(buffer: HostBuffer) -> Sequence[Expr]:
+    """Return the extents of a tensor that the file checks or reads; empty if an axis is unknown."""
+    if buffer.shape is not None:
+        return buffer.shape
+    if buffer.asked == {-1}:
+        return (Name(f"{buffer.name}.rows", "extent"), Name(f"{buffer.name}.size(-1)", "extent"))
+    last = max(buffer.asked) if buffer.asked and min(buffer.asked) >= 0 else -1
+    return [Name(f"{buffer.name}.size({axis})", "extent") for axis in range(last + 1)]
 
 
 def _stated(view: HostLaunch) -> int:
@@ -168,7 +207,7 @@ class LaunchReader:
         taken: str,
     ) -> None:
         self._launch = launch
-        self._view = launch.view
+        self._view = _in_extents(launch.view)
         self._names = names
         self._types = types
         self._taken = taken
@@ -415,14 +454,14 @@ class LaunchReader:
     def _sizes(self, dtypes: Mapping[str, str]) -> dict[str, StatedSize]:
         """Return the sizes of the buffers that the host code states."""
         found: dict[str, StatedSize] = {}
-        equal = dict(_equalities(self._view.requirements))
+        equal = dict(_equalities((*self._launch.view.requirements, *self._view.requirements)))
         for parameter, argument in zip(self._function.parameters, self._view.arguments, strict=True):
             if not isinstance(argument, Pointer) or parameter.name not in dtypes or argument.offset != 0:
                 continue
             buffer = argument.buffer
             if buffer.kind == "tensor" and buffer.shape is None and buffer.asked:
-                extents = [Name(f"{buffer.name}.size({axis})", "extent") for axis in range(max(buffer.asked) + 1)]
-                found[parameter.name] = self._stated(extents, equal, f"the tensor {buffer.name}", sure=False)
+                where = f"the tensor {buffer.name}"
+                found[parameter.name] = self._stated(_axes_of(buffer), equal, where, sure=False)
                 continue
             if buffer.kind == "parameter" or (
                 buffer.shape is None and buffer.elements is None and buffer.bytes is None
