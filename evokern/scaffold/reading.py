@@ -284,12 +284,13 @@ def _arguments(
             yield DraftArgument(name, WHOLE[base], stated or f"p.{name.upper()}")
         elif base in REAL:
             literal = argument if isinstance(argument, int | float) else None
-            value = (
+            formula = launch.numbers.get(parameter.name) if launch and base != "bool" else None
+            value = formula or (
                 str(literal is None or bool(literal))
                 if base == "bool"
                 else str(float(1.0 if literal is None else literal))
             )
-            known = literal is not None
+            known = literal is not None or formula is not None
             yield DraftArgument(name, REAL[base], value, "" if known else "the file's launch passes a variable")
         else:
             raise _by_value(function, parameter)

@@ -85,3 +85,36 @@ def test_include_guards_and_pointer_types_are_read(tmp_path: Path) -> None:
 
     assert [gene.name for gene in reading.plan.genes] == ["BLOCK_X"]
     assert [(one.name, one.dtype) for one in reading.plan.arguments if one.is_tensor] == [("x", "f32"), ("y", "f32")]
+
+
+SCALED = """__global__ void scale(const float* x, float* y, int n, int d, float s) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  if (i < n * d) y[i] = s * x[i];
+}
+void run(const float* x, float* y, int n, int d) {
+  %s
+  scale<<<(n * d + 255) / 256, 256>>>(x, y, n, d, %s);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "passed", "text"),
+    [
+        ("", "1.0f / sqrtf((float)d)", "1 / (p.D ** 0.5)"),
+        ("const float s = 1.f / std::sqrt(float(d));", "s", "1 / (p.D ** 0.5)"),
+        ("", "rsqrtf(d)", "p.D ** -0.5"),
+        ("double s = 1.0 / (n * d);", "(float)s", "1 / (p.N * p.D)"),
+        ("float s = (n / d) * 0.5f;", "s", "(p.N // p.D) * 0.5"),
+        ("", "powf(d, -0.5f)", "p.D ** -0.5"),
+        ("const float s = 0.125f;", "s", "0.125"),
+    ],
+)
+def test_a_number_that_the_host_computes_from_sizes_is_a_formula(before: str, passed: str, text: str) -> None:
+    argument = read_kernel(read(SCALED % (before, passed)), None).plan.arguments[-1]
+    assert (argument.expression, argument.why) == (text, "")
+
+
+def test_a_number_from_an_unknown_function_stays_open() -> None:
+    argument = read_kernel(read(SCALED % ("float s = scale_of(d);", "s")), None).plan.arguments[-1]
+    assert (argument.expression, argument.why) == ("1.0", "the file's launch passes a variable")

@@ -15,6 +15,7 @@ from evokern.cuda_source.host.values import (
     substituted,
     text_of,
     to_python,
+    to_real,
 )
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "template_arguments",
     "text_of",
     "to_python",
+    "to_real",
     "translated",
 ]

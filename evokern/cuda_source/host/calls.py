@@ -349,7 +349,7 @@ class CallEvaluator(ExpressionEvaluator):
         if word in ("size", "length", "count", "num_elements"):
             return buffer.elements if buffer.elements is not None else Name(f"{buffer.name}.size()", "unknown")
         if word in ("numel", "nelement"):
-            if buffer.shape is not None and Name(f"{buffer.name}.size(0)", "extent") not in buffer.shape:
+            if buffer.shape is not None:
                 total: Expr = 1
                 for one in buffer.shape:
                     total = operation("*", total, one)

@@ -171,7 +171,7 @@ class HostEvaluator(CallEvaluator):
         """Return the value of a new variable: literals and values that cannot be computed keep the variable's name."""
         if base_real(kind) and isinstance(value, int | Name | Arithmetic):
             return operation("real", value) if not isinstance(value, int) else float(value)
-        if isinstance(value, float) and kind not in ("auto", "const auto"):
+        if isinstance(value, float) and not base_real(kind) and kind not in ("auto", "const auto"):
             value = int(value)
         if isinstance(value, Arithmetic):
             value = whole(value) if kind != "auto" else value

@@ -271,6 +271,45 @@ def to_python(value: Expr, names: Callable[[Name], str | None]) -> str | None:
     return _python(value, names, 0)
 
 
+def to_real(value: Expr, names: Callable[[Name], str | None]) -> str | None:
+    """Return Python text of a number in floating point; None if a part has none.
+
+    Args:
+        value: the number, such as `1.0f / sqrtf(d)`.
+        names: returns the Python text of a name, or None if the name is unknown.
+    """
+    if isinstance(value, float):
+        return repr(value)
+    if not isinstance(value, Arithmetic):
+        return to_python(value, names)
+    parts = [to_real(one, names) for one in value.operands]
+    if None in parts or (not value.operator.startswith(("real", "call ")) and not any(map(_has_real, value.operands))):
+        return to_python(value, names)
+    texts = [f"({part})" if " " in (part or "") else part for part in parts]
+    function = value.operator.removeprefix("call ").rpartition("::")[2]
+    if function in _ROOTS and len(texts) == 1:
+        return f"{texts[0]} ** {_ROOTS[function]}"
+    if function in ("pow", "powf", "__powf") and len(texts) == 2:
+        return f"{texts[0]} ** {texts[1]}"
+    if value.operator == "real":
+        return parts[0]
+    symbol = value.operator.removeprefix("real").strip()
+    if symbol == "-" and len(texts) == 1:
+        return f"-{texts[0]}"
+    return f"{texts[0]} {symbol} {texts[1]}" if symbol in ("+", "-", "*", "/") and len(texts) == 2 else None
+
+
+_ROOTS = {"sqrt": "0.5", "sqrtf": "0.5", "__fsqrt_rn": "0.5", "rsqrt": "-0.5", "rsqrtf": "-0.5"}
+
+
+def _has_real(value: Expr) -> bool:
+    """Return whether an expression contains a number in floating point or a call, whose result may be one."""
+    return isinstance(value, float) or (
+        isinstance(value, Arithmetic)
+        and (value.operator.startswith(("real", "call ")) or any(map(_has_real, value.operands)))
+    )
+
+
 _RANK = {"||": 1, "&&": 2, "==": 4, "!=": 4, "<": 4, ">": 4, "<=": 4, ">=": 4, "|": 5, "^": 6, "&": 7, "<<": 8,
          ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10}  # fmt: skip
 

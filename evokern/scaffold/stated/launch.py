@@ -20,6 +20,7 @@ from evokern.cuda_source.host import (
     substituted,
     text_of,
     to_python,
+    to_real,
 )
 from evokern.cuda_source.host.values import operation
 from evokern.declaration.kernel import DTYPE_BYTES
@@ -175,7 +176,7 @@ class LaunchText:
     block_genes: Mapping[str, int | None]
     """Gene for a variable in the launch → its number in the file, or None."""
     numbers: Mapping[str, str] = field(default_factory=dict)
-    """Integer parameter of the kernel → Python text."""
+    """Parameter of the kernel → Python text; one in floating point only if the file computes it from sizes."""
     fields: tuple[DraftField, ...] = ()
     literals: Mapping[str, int] = field(default_factory=dict)
     """Field → number in the file."""
@@ -239,6 +240,7 @@ class LaunchReader:
         self._order_fields()
         view = self._with_genes(literals)
         numbers = {p.name: self._number(p.name, a) for p, a in self._whole}
+        numbers |= self._reals()
         grid, block = self._extents(view.grid), self._extents(view.block)
         stated = self._sizes(dtypes)
         return LaunchText(
@@ -439,6 +441,16 @@ class LaunchReader:
             return made
         self._fields.setdefault(wanted, number(argument))
         return f"p.{wanted}"
+
+    def _reals(self) -> dict[str, str]:
+        """Return the numbers in floating point that the host computes from sizes, such as `1.0f / sqrtf(d)`."""
+        found = {}
+        for parameter, argument in zip(self._function.parameters, self._view.arguments, strict=True):
+            if parameter.pointer or not isinstance(argument, Arithmetic) or argument in [a for _, a in self._whole]:
+                continue
+            if text := to_real(argument, self._python):
+                found[parameter.name] = text
+        return found
 
     def _constraints(self) -> Iterator[tuple[str, str, str]]:
         """Yield the divisors that the host code checks, as far as genes occur in them."""
