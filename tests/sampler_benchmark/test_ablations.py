@@ -87,6 +87,7 @@ def test_a_variant_is_a_sampler_with_other_constants() -> None:
     assert ablations.Variant("tpe", "tpe") == ablations.Variant.read("tpe")
 
 
+@pytest.mark.slow  # 30 s: three searches with a model
 def test_a_fit_of_drawn_trials_is_another_one_and_fails_alike() -> None:
     """Draws differ, each is the same whenever it is made, and what always fails is of all trials."""
     path = ROOT / "tests" / "data" / "attention_s512_h200.json.gz"
