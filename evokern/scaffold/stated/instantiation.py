@@ -124,6 +124,8 @@ class Instantiation:
             self._names.setdefault(parameter.name, known)
             return f"{{{known}}}", plain
         unknown = isinstance(value, Name) and value.kind == "unknown" and re.fullmatch(r"\w+", plain) is not None
+        if unknown and re.search(rf"\b{plain}\s*\(", self._source.text):
+            return plain, plain  # a function
         if unknown and not plain.isdigit() and plain not in ("true", "false"):
             plain = str(_GUESS)
         if not plain.lstrip("-").isdigit() and plain not in ("true", "false"):
