@@ -245,7 +245,8 @@ class LaunchRun:
         shadow = GlobalShadow(program, memory, len(args), total, of_cluster) if self.options.sanitize else None
         tally = Tally(program, self.cluster.blocks) if self.options.count else None
         at_fatal = self._end if self.options.until_fatal else None
-        self.waits_outside, whole = False, self.together or self.module.needs_whole_grid(self.spec.entry)
+        self.waits_outside = self.left_out = False
+        whole = self.together or self.module.needs_whole_grid(self.spec.entry)
         collectors = self.collectors = [Collector(self.asked.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in self.chosen]
         per_batch = self._whole_grid(len(args)) if whole else self.asked.batch_blocks or self.batch_size()

@@ -161,3 +161,25 @@ def test_an_error_ends_the_run_of_further_batches(used: int, clean_blocks: int, 
     ]
     assert sum(one.count for one in short.findings) == 64 * seen or used == 2
     assert bool(short.errors) == (seen > 0)
+
+
+UNUSED = """
+extern "C" __global__ void k(float* out, const float* x) {
+  const int i = blockIdx.x * 64 + threadIdx.x;
+  float value = x[i];
+  asm volatile("" :: "f"(value));
+  out[i] = 1;
+}
+"""
+
+
+def test_reads_whose_values_are_never_used_end_no_run() -> None:
+    """After the first batch, no finding is an error, so the launch runs completely, once."""
+    memory = simt.Memory()
+    out = memory.allocate("out", np.zeros(8 * 64, np.float32))
+    x = memory.allocate("x", np.zeros(8 * 64, np.float32), initialised=False)
+    spec = simt.LaunchSpec("k", (8, 1, 1), (64, 1, 1))
+    options = simt.LaunchOptions(source=UNUSED, count=False, batch_blocks=2, until_error=True)
+    result = simt.launch(module_of(UNUSED), spec, [out, x], memory, options)
+    assert [(one.kind, one.level, one.count) for one in result.findings] == [("uninitialised", "warning", 512)]
+    assert result.completed and (out.read() == 1).all()
