@@ -44,6 +44,11 @@ def visible_lines(text: str) -> str:
     return _CONTROL_IN_LINES.sub(_escaped, text)
 
 
+def in_docstring(text: str) -> str:
+    """Return a text in a form that cannot end a docstring in double quotes, for use in generated code."""
+    return visible(text).replace("\\", "/").replace('"', "'")
+
+
 def in_comment(text: str) -> str:
     r"""Escape text for a line comment of C++ (`//`) or Python (`#`).
 

@@ -1,4 +1,4 @@
-"""Packing of searched kernels as an installable Python package with an operator of `torch.library`."""
+"""Packing of searched kernels as an installable Python package with an operator for torch."""
 
 from evokern.pack.folder import Written, write_package
 from evokern.pack.from_study import packed_study

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import UsageError
-from evokern.escaping import in_markdown
+from evokern.escaping import in_docstring, in_markdown
 from evokern.files import make_folder, write_whole
 from evokern.pack.baseline_code import BaselineModule
 from evokern.pack.library import OLDEST_TORCH, build_library
-from evokern.pack.operator_code import Description, cpp_code, in_docstring, python_code
+from evokern.pack.operator_code import Description, cpp_code, python_code
 from evokern.version import __version__
 
 PROVENANCE = "provenance.json"

@@ -11,7 +11,7 @@ from pprint import pformat
 from typing import Any
 
 from evokern.declaration.kernel import Kernel
-from evokern.escaping import c_string, in_comment, visible
+from evokern.escaping import c_string, in_comment, in_docstring
 from evokern.export.formula import cpp, member, python
 from evokern.export.launcher import conditions
 from evokern.pack.signature import TORCH_TYPES, Derived, Mode, OperatorArgument, OperatorBuffer, Signature
@@ -455,11 +455,6 @@ def _python_refusal(made: Description, index: int) -> str:
     for _, condition, reason in conditions(made.kernel, variant.traces):
         lines += [f"    if not ({condition}):", f"        return {reason!r}"]
     return "\n".join([*lines, "    return ''\n\n"])
-
-
-def in_docstring(text: str) -> str:
-    """Return a text that cannot end a docstring."""
-    return visible(text).replace("\\", "/").replace('"', "'")
 
 
 def _python_numbers(index: int, variant: Variant) -> str:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from evokern.escaping import in_comment
-from evokern.scaffold.declares import check_declares, in_docstring, literal
+from evokern.escaping import in_comment, in_docstring
+from evokern.scaffold.declares import check_declares, literal
 from evokern.scaffold.draft import Draft, DraftReference
 from evokern.scaffold.infer import bytes_of
 from evokern.scaffold.plan import DraftArgument, DraftTensor, whole

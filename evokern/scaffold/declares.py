@@ -44,11 +44,6 @@ def literal(text: str) -> str:
     return visible(json.dumps(text, ensure_ascii=False))
 
 
-def in_docstring(text: str) -> str:
-    """Return a text in a form that cannot end a docstring in double quotes, for use in generated code."""
-    return visible(text).replace("\\", "/").replace('"', "'")
-
-
 def check_declares(text: str, origin: str) -> str:
     """Return a drafted `kernel.py` if it contains only imports from evokern and declarations.
 

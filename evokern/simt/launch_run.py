@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class LaunchRun:
     module: Module
     spec: LaunchSpec
     memory: Memory
-    asked: LaunchOptions
+    asked: InitVar[LaunchOptions]
     together: bool = False
     """Whether all blocks run in one batch, because they may wait for each other."""
     program: PtxProgram = field(init=False)
@@ -109,7 +109,7 @@ class LaunchRun:
     left_out: bool = field(init=False, default=False)
     """Whether an error ended the run before its last batch."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, asked: LaunchOptions) -> None:
         self.program = self.module.program(self.spec.entry)
         threads = self.spec.block[0] * self.spec.block[1] * self.spec.block[2]
         if min(self.spec.block) < 1 or threads > 1024:
@@ -119,19 +119,15 @@ class LaunchRun:
         if self.spec.dynamic_shared < 0:
             raise UsageError(f"dynamic shared memory cannot have {self.spec.dynamic_shared} bytes: use 0 or more")
         self.width = -(-threads // 32) * 32
-        asked = self.asked
-        self.options = Options(
-            asked.sanitize, asked.count, asked.instruction_limit, asked.past_misaligned, asked.until_fatal,
-            asked.until_error,
-            chip=ChipView.of(asked.chip, self.module.target, self.module.digest), record_paths=asked.record_paths,
-        )  # fmt: skip
+        given = {field.name: getattr(asked, field.name) for field in fields(asked)}
+        self.options = Options(**given, view=ChipView.of(asked.chip, self.module.target, self.module.digest))
         self._check()
         every = self.spec.blocks is None or self.module.needs_whole_grid(self.spec.entry)
         self.chosen = self.everyone if every else self.cluster.whole(self.spec.grid, self.spec.blocks or ())
 
     def _check(self) -> None:
         """Reject a launch that the chip or the machine cannot run."""
-        target, architecture = self.module.target, self.asked.architecture
+        target, architecture = self.module.target, self.options.architecture
         made_for, runs_on = (int(re.sub(r"\D", "", name) or 0) for name in (target, architecture or "sm_999"))
         if made_for > runs_on:
             raise UsageError(f"PTX for {target} does not run on {architecture}: compile it for {architecture}")
@@ -161,7 +157,7 @@ class LaunchRun:
 
     def may_wait(self) -> bool:
         """Return whether blocks of one batch may wait for blocks of another one."""
-        several = (self.asked.batch_blocks or self.batch_size()) < len(self.chosen) == len(self.everyone)
+        several = (self.options.batch_blocks or self.batch_size()) < len(self.chosen) == len(self.everyone)
         return several and not self.module.needs_whole_grid(self.spec.entry) and self.program.polls
 
     def contents(self) -> list[tuple[Buffer, Array]]:
@@ -198,7 +194,7 @@ class LaunchRun:
             self.restore(before)
             self.memory.time.rewind(began)
             self.together, options = True, self.options
-            batches = -(-len(self.chosen) // (self.asked.batch_blocks or self.batch_size()))
+            batches = -(-len(self.chosen) // (self.options.batch_blocks or self.batch_size()))
             self.options = replace(options, instruction_limit=options.instruction_limit * batches)
             results = self.batches(args, constants, alone=alone)
             self.options = options
@@ -247,9 +243,11 @@ class LaunchRun:
         at_fatal = self._end if self.options.until_fatal else None
         self.waits_outside = self.left_out = False
         whole = self.together or self.module.needs_whole_grid(self.spec.entry)
-        collectors = self.collectors = [Collector(self.asked.source, self.module.lines.headers, at_fatal) for _ in args]
+        collectors = self.collectors = [
+            Collector(self.options.source, self.module.lines.headers, at_fatal) for _ in args
+        ]
         pairs = [(launch, number) for launch in range(len(args)) for number in self.chosen]
-        per_batch = self._whole_grid(len(args)) if whole else self.asked.batch_blocks or self.batch_size()
+        per_batch = self._whole_grid(len(args)) if whole else self.options.batch_blocks or self.batch_size()
         per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
@@ -257,14 +255,14 @@ class LaunchRun:
 
         def enough() -> bool:
             nonlocal ended
-            assert tally is not None and self.asked.enough is not None
+            assert tally is not None and self.options.enough is not None
             for running in machines.values():
                 if running.state.events is not None:
                     running.state.events.add_up()
-            ended = self.asked.enough(tally.counters(self.chosen, len(args), self.width // 32))
+            ended = self.options.enough(tally.counters(self.chosen, len(args), self.width // 32))
             return ended
 
-        options = replace(self.options, enough=enough) if self.asked.enough and tally is not None else self.options
+        options = replace(self.options, stop=enough) if self.options.enough and tally is not None else self.options
         try:
             for start in range(0, len(pairs), per_batch):
                 part = pairs[start : start + per_batch]
@@ -294,7 +292,7 @@ class LaunchRun:
                 try:
                     machine.run()
                 finally:
-                    memory.time.ran(machine.state.specials.cycles, len(part), self.options.chip.profile.sms)
+                    memory.time.ran(machine.state.specials.cycles, len(part), self.options.view.profile.sms)
                 if machine.state.events is not None:
                     machine.state.events.finish()
                 batch = machine.state.batch
@@ -349,7 +347,7 @@ class LaunchRun:
             source_name(self.spec.entry), self.spec.grid, self.spec.block, (), self.spec.dynamic_shared, static
         )
         need = self._block_bytes() + 7 * (static + self.spec.dynamic_shared)
-        return whole_grid_blocks(launch, launches, need, self.module.target, self.options.chip.profile)
+        return whole_grid_blocks(launch, launches, need, self.module.target, self.options.view.profile)
 
 
 def _result(

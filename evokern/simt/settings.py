@@ -102,29 +102,15 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of one machine."""
+class Options(LaunchOptions):
+    """Options of one machine: those of the launch, and what the run adds."""
 
-    sanitize: bool = True
-    """Check for races, uninitialised data and unfinished copies; bounds and alignment are always checked."""
-    count: bool = True
-    """Count wavefronts and sectors."""
-    instruction_limit: int = 50_000_000
-    """Maximum number of warp instructions that a batch of blocks may issue."""
-    past_misaligned: bool = False
-    """Skip a misaligned access and continue."""
-    until_fatal: bool = False
-    """End at the first finding that would end the launch on a GPU."""
-    until_error: bool = False
-    """Run no further batch of blocks after an error."""
-    enough: Callable[[], bool] | None = None
+    stop: Callable[[], bool] | None = None
     """Called periodically; True ends the launch."""
     suspects: SuspectReads | None = None
     """Reads whose values a second run follows."""
-    chip: ChipView = ANY_CHIP
+    view: ChipView = ANY_CHIP
     """Chip whose values the special registers show."""
-    record_paths: bool = False
-    """Record the rounds of loops and the sides of branches."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ class Specials:
             time: clocks of the chip at the start of the blocks.
         """
         self._batch, self._schedule, self._shared, self._symbols, self._time = batch, schedule, shared, symbols, time
-        self._chip = batch.options.chip
+        self._chip = batch.options.view
         self._warps = max(batch.lanes // 32, LEAST_WARPS)
         self._later: Array | None = None
         self.reads = self._slept_ns = 0

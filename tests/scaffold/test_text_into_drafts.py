@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.errors import SourceError
-from evokern.scaffold.declares import check_declares, in_docstring, literal
+from evokern.escaping import in_docstring
+from evokern.scaffold.declares import check_declares, literal
 from evokern.study.discovery import find_kernel
 
 CALL = '__import__("os").mkdir("ran")'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from evokern.cuda_source.host.frames import (
     conjuncts,
     result_of,
 )
-from evokern.cuda_source.host.library import (
+from evokern.cuda_source.host.known_functions import (
     CEIL_DIV,
     CHECKS,
     CONTAINER,
@@ -59,8 +60,8 @@ from evokern.cuda_source.preprocessor import integer
 class CallEvaluator(ExpressionEvaluator):
     """Evaluator of calls."""
 
-    def _block(self, node: Node, frame: Frame) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _block(self, node: Node, frame: Frame) -> bool: ...
 
     def _parameter(self, one: ParameterNode, frame: Frame) -> Value:
         bare = one.type.removeprefix("const ").rstrip("&")

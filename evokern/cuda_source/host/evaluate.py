@@ -20,7 +20,7 @@ from evokern.cuda_source.host.frames import (
     literal_in,
     merge,
 )
-from evokern.cuda_source.host.library import (
+from evokern.cuda_source.host.known_functions import (
     CONTAINER,
     ENDS,
     TENSOR,

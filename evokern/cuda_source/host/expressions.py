@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from evokern.cuda_source.host.frames import (
     merge,
     owner_of,
 )
-from evokern.cuda_source.host.library import (
+from evokern.cuda_source.host.known_functions import (
     REAL_TYPES,
     type_size,
 )
@@ -34,11 +35,11 @@ from evokern.cuda_source.preprocessor import integer
 class ExpressionEvaluator(TypeEvaluator):
     """Evaluator of expressions."""
 
-    def _named(self, name: str, value: Value, kind: str, frame: Frame) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def _named(self, name: str, value: Value, kind: str, frame: Frame) -> Value: ...
 
-    def _extent(self, buffer: HostBuffer, axis: int) -> Expr:
-        raise NotImplementedError
+    @abstractmethod
+    def _extent(self, buffer: HostBuffer, axis: int) -> Expr: ...
 
     # ---- expressions
 

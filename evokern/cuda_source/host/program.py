@@ -19,7 +19,6 @@ class ParameterNode:
     type: str
     """Type as written, with `*` and `&`; `typename` for a template parameter that is a type."""
     default: Node | None
-    type_node: Node | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +161,6 @@ def function_parameters(node: Node | None) -> tuple[ParameterNode, ...]:
                 declared_name(declarator),
                 f"{'const ' if const else ''}{head}{marks.replace('[', '*')}",
                 tree.field(one, "default_value"),
-                tree.field(one, "type"),
             )
         )
     return tuple(made)

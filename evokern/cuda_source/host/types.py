@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName
 
 
-class TypeEvaluator:
+class TypeEvaluator(ABC):
     """Evaluator of names and types.
 
     Args:
@@ -45,8 +46,8 @@ class TypeEvaluator:
         self._extents: dict[str, HostBuffer] = {}
         self._ranks: dict[str, HostBuffer] = {}
 
-    def _evaluate(self, node: Node | None, frame: Frame) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def _evaluate(self, node: Node | None, frame: Frame) -> Value: ...
 
     def _lookup(self, name: str, frame: Frame) -> Value:
         scope: Frame | None = frame

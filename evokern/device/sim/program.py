@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -185,34 +185,19 @@ class SimulatedProgram:
             SourceError: the entry point uses an unsupported feature.
             UsageError: the arguments do not match the entry point, or the shape is impossible.
         """
+        options = simt.LaunchOptions(
+            instruction_limit, sanitize, past_misaligned, until_fatal, until_error, count, self.architecture, self.chip,
+            self.source, enough=enough, record_paths=record_paths,
+        )  # fmt: skip
 
         def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:
             with step(_simulating(launch, blocks)):
                 return simt.launch(
                     self.module,
-                    simt.LaunchSpec(
-                        self.symbols[launch.entry],
-                        launch.grid,
-                        launch.block,
-                        dynamic_shared=launch.shared_bytes,
-                        cluster=launch.cluster,
-                        blocks=blocks,
-                    ),
+                    self._spec(launch, blocks),
                     _ordered(launch, arguments),
                     memory,
-                    simt.LaunchOptions(
-                        source=self.source,
-                        architecture=self.architecture,
-                        instruction_limit=limit,
-                        sanitize=sanitize,
-                        past_misaligned=past_misaligned,
-                        until_fatal=until_fatal,
-                        until_error=until_error,
-                        count=count,
-                        enough=enough,
-                        chip=self.chip,
-                        record_paths=record_paths,
-                    ),
+                    replace(options, instruction_limit=limit),
                     constants=_constants(arguments),
                 )
 
@@ -227,6 +212,10 @@ class SimulatedProgram:
             buffer.write(data)
         of_batch = min(launch.blocks, max(BATCH_LANES // launch.threads, 1))
         return run(None, instruction_limit * -(-of_batch // max(len(blocks), 1)))
+
+    def _spec(self, launch: Launch, blocks: Sequence[int] | None) -> simt.LaunchSpec:
+        entry, shared = self.symbols[launch.entry], launch.shared_bytes
+        return simt.LaunchSpec(entry, launch.grid, launch.block, shared, launch.cluster, blocks)
 
     def launch_many(
         self,
@@ -262,24 +251,17 @@ class SimulatedProgram:
         with step(_simulating(launch, blocks)):
             return simt.launch_many(
                 self.module,
-                simt.LaunchSpec(
-                    self.symbols[launch.entry],
-                    launch.grid,
-                    launch.block,
-                    dynamic_shared=launch.shared_bytes,
-                    cluster=launch.cluster,
-                    blocks=blocks,
-                ),
+                self._spec(launch, blocks),
                 [_ordered(launch, named) for named in arguments],
                 memory,
                 simt.LaunchOptions(
-                    source=self.source,
-                    architecture=self.architecture,
-                    instruction_limit=instruction_limit,
-                    sanitize=sanitize,
+                    instruction_limit,
+                    sanitize,
                     until_error=until_error,
                     count=False,
+                    architecture=self.architecture,
                     chip=self.chip,
+                    source=self.source,
                     record_paths=record_paths,
                 ),
                 constants=[_constants(named) for named in arguments],

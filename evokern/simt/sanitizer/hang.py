@@ -68,7 +68,7 @@ class HangDetector:
         self._kept_waits: tuple[Any, ...] = ()
         self._kept_lane: list[Array] = []
         self._kept_state: list[Array] = []
-        self._ask = FIRST_ENOUGH_CHECK if self._options.enough else 1 << 62
+        self._ask = FIRST_ENOUGH_CHECK if self._options.stop else 1 << 62
         self.check_at = min(self._next, self._ask)
 
     def check(self, segment: Segment, key: int, active: Active, burst: int) -> None:
@@ -88,7 +88,7 @@ class HangDetector:
             self._reads_global = _reads_global(segment)
         if issued > self._ask:
             self._ask = issued * 3 // 2
-            if self._options.enough is not None and self._options.enough():
+            if self._options.stop is not None and self._options.stop():
                 self._batch.stop()
             self._set_next_check()
         limit = self._options.instruction_limit
