@@ -92,6 +92,7 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int 
         clock[thread][thread] = 1
     fenced: list[list[int] | None] = [None] * threads
     untouched = [False] * threads  # since its fence a thread did nothing but atomic updates
+    untouched_near = [False] * threads  # the same, since its fence of any scope
     updated: dict[int, list[int]] = {}  # byte → what its atomic updates publish
     named: dict[int, list[int]] = {}
     arriving = {number: [0] * threads for number in expected}
@@ -149,7 +150,7 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int 
                     seen[step.kind].setdefault(byte, {})[thread] = clock[thread][thread], at
                 known = fenced[thread]
                 if step.kind != "atomic":
-                    untouched[thread] = False
+                    untouched[thread] = untouched_near[thread] = False
                 elif known is not None:
                     # Fenced, then updated: whoever updates the word next sees what came before the fence, and the
                     # update itself where nothing came between.
@@ -179,9 +180,10 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int 
         elif step.kind == "fence":
             for thread in step.threads:
                 fenced_near[thread] = clock[thread].copy()
+                untouched_near[thread] = True
                 if not step.block_scope:
                     fenced[thread] = clock[thread].copy()
-                untouched[thread] = True
+                    untouched[thread] = True
                 advance(thread)
         elif step.kind == "signal" and block:
             for thread in step.threads:
@@ -190,8 +192,8 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int 
                 wide = None if step.block_scope else clock[thread] if release else fenced[thread]
                 close = clock[thread] if release else fenced_near[thread]
                 wide, close = (None if known is None else known.copy() for known in (wide, close))
-                for known in (wide, close):  # who reads the flag knows that it was stored
-                    if known is not None and untouched[thread]:
+                for known, alone in ((wide, untouched), (close, untouched_near)):
+                    if known is not None and alone[thread]:  # who reads the flag knows that it was stored
                         known[thread] = clock[thread][thread]
                 advance(thread)
                 published.pop(step.number, None)

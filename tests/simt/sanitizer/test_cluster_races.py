@@ -65,6 +65,13 @@ def test_races_between_blocks_are_told_from_what_is_ordered(space: str, count: i
     assert min(levels["error"], levels["clean"]) > count // 10
 
 
+def test_a_fence_of_a_block_publishes_nothing_to_another_block() -> None:
+    """The first fence covers the cluster, the second, behind the write, the block alone: the reader elsewhere races."""
+    wrong, levels = disagreements(840300472, 1, "shared")
+    assert not wrong
+    assert levels["error"] == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("space", ["shared", "global"])
 def test_a_thousand_programs_of_clusters(space: str) -> None:
