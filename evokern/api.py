@@ -183,8 +183,10 @@ def _failures(session: SessionResult) -> str:
         record = reader.study(session.study)
         trials = list(reader.trials(record))
         advice = hints_of(record, trials)
-    what = "; ".join(reason_lines(trials, most=3)) or "no trial ended within the budget"
-    return f"no candidate of {session.study} is right ({what})" + "".join(f". {one}" for one in advice)
+    what = "; ".join(reason_lines(trials, most=3)) or "no trial ended; use a longer budget or more trials"
+    return ". ".join(
+        [f"no candidate of {session.study} is right ({what})", *(one[0].upper() + one[1:] for one in advice)]
+    )
 
 
 def _stored_texts(db: Path, study: str) -> Mapping[str, str] | None:

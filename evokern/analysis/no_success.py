@@ -70,10 +70,13 @@ def _inputs(tried: Sequence[Trial]) -> Iterator[str]:
     reports = [report for trial in tried for report in trial.evaluation.gate.values() if isinstance(report, Mapping)]
     limit = limit_name(next((report.get("worst") for report in reports), None))
     passed = f"{_listed(passing)} inputs pass in every trial; " if passing else "no kind of inputs passes: "
+    alike: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for kind in failing:
+        alike[failures[kind], checked[kind]].append(kind)
     parts = [
-        f"{_name(kind)} inputs fail in {failures[kind]} of {checked[kind]} trials (largest error "
-        f"{largest[kind]:.3g} × the {limit})"
-        for kind in failing
+        f"{_listed(kinds)} inputs fail in {failed} of {of} trials (largest error "
+        f"{max(largest[kind] for kind in kinds):.3g} × the {limit})"
+        for (failed, of), kinds in alike.items()
     ]
     yield passed + ", ".join(parts)
     if "normal" in passing:

@@ -26,7 +26,7 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     if best is None and (refuted := reader.refuted(record)):
         raise RefutedError(
             f"every measured trial of study {record.name} failed its verification ({len(refuted)} refuted); "
-            f"`{command('show', record.name, '--db', reader.path)}` shows the reasons; choose a trial with --trial"
+            f"`{command('show', record.name, '--db', reader.path)}` shows the reasons; choose a trial by its number"
         )
     if best is None:
         longer = f"search longer with `{command('resume', record.name, '--extend', '10m', '--db', reader.path)}`"
@@ -34,7 +34,7 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
         raise StudyError(
             f"study {record.name} has no measured trial yet "
             f"(`{command('show', record.name, '--db', reader.path)}` shows how its trials ended); "
-            f"{'correct the kernel or its declaration' if ended else longer}, or choose a trial with --trial"
+            f"{'correct the kernel or its declaration' if ended else longer}, or choose a trial by its number"
         )
     return reader.trial(record, best.number)
 

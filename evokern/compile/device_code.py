@@ -27,6 +27,8 @@ _NO_NAME = "expected an identifier"
 """Part of the compiler's message at a line whose name is replaced by a number."""
 _SHOWN = 60
 """Maximum length of a quoted line."""
+_REDEFINED = "incompatible redefinition of macro"
+"""Part of the compiler's warning at a `#define` that replaces the value of a `-D` option."""
 _NESTED = 20
 """Maximum depth of macros in the value of a macro."""
 _Texts = tuple[tuple[str, str], ...]
@@ -43,7 +45,9 @@ def compile_device_code(rendered: Rendered, architecture: str, line_info: bool =
         line_info: whether to include line information.
     """
     program = _compile_device_code(rendered, architecture, line_info)
-    return program if isinstance(program, Program) else _with_collision(program, rendered)
+    if isinstance(program, CompileFailure):
+        return _with_collision(program, rendered)
+    return _redefined(program, rendered) if _REDEFINED in program.log else program
 
 
 def _compile_device_code(rendered: Rendered, architecture: str, line_info: bool) -> Program | CompileFailure:
@@ -109,6 +113,15 @@ def _with_collision(failure: CompileFailure, rendered: Rendered) -> CompileFailu
     file, collision = here[0]
     message = f"{collision_text(file, collision)} (compiler: {failure.message})"
     return replace(failure, message=message, file=file, line=collision.line)
+
+
+def _redefined(program: Program, rendered: Rendered) -> Program | CompileFailure:
+    """Refuse a program whose source replaces the value of a macro, so that every candidate would be the same."""
+    for file, names in macro_collisions(rendered).items():
+        for one in names:
+            if one.defines:
+                return CompileFailure(program.log, collision_text(file, one), file, one.line, seconds=program.seconds)
+    return program
 
 
 def compilable(rendered: Rendered, architecture: str) -> Rendered:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from evokern.compile.build import tensors_of
 from evokern.compile.failure_cause import cause_of, genes_reaching
 from evokern.compile.records import Built
+from evokern.declaration.as_data.words import call_words
 from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SIGNIFICAND_BITS, Tensor, unit_roundoff
@@ -124,4 +126,7 @@ def _why_unbuilt(task: Task, built: object) -> str:
         return f"the default candidate of {name} returns wrong results: {reason}"
     if outcome is Outcome.OVER_RESOURCES:
         return f"the default candidate of {name} exceeds a limit: {reason}"
-    return f"the default candidate of {name} does not compile: {reason}"
+    unknown = re.search(r'identifier "(\w+)" is undefined', str(reason))
+    hint = f"; if {unknown[1]} is a gene, declare it in kernel.py" if unknown else ""
+    message = f"the default candidate of {name} does not compile: {reason}{hint}"
+    return call_words(message, (field.name for field in task.kernel.fields))

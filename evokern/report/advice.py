@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.analysis.control_verdict import TIE
-from evokern.declaration.as_data.declared import data_of
+from evokern.declaration.as_data.declared import reference_option
 from evokern.declaration.as_data.words import is_call
 from evokern.declaration.genes import Gene, Value
 from evokern.report.facts import Facts
@@ -106,8 +106,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
 
 def _reference(facts: Facts) -> tuple[str, ...]:
     """Return the option that names the reference of a study that `evokern.tune` started."""
-    data = data_of(facts.sources)
-    return () if data is None else ("--reference", data["reference"]["path"] or "FILE.py:NAME")
+    return reference_option(facts.sources)
 
 
 def short_advice(found: Sequence[Advice]) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from evokern.declaration.as_data.declared import reference_option
 from evokern.declaration.genes import Config
 from evokern.errors import EvokernError
 from evokern.search.identity import SearchTarget
@@ -109,6 +110,8 @@ class ChampionVerification:
         for proof in session.proofs():
             if not (proof.passed and undecided(proof.result.get("stages", {}))):
                 proved(proof.trial, proof.passed)
+        content = target.kernel.content
+        self._reference = reference_option({one.name: one.text for one in content.files} if content else {})
         self._pending: set[int] = set()
         self._late = ""
         self._early = not target.device.predicted and cores >= EARLY_CORES
@@ -156,8 +159,8 @@ class ChampionVerification:
             why = "" if trial.number in self._known else self._verify(trial, end, stopped)
             if why:
                 self._session.write_unfinished_verification(trial.number, why)
-                where = ("--trial", trial.number, *db_option(self._session.db))
-                line = command("verify", self._session.study.name, *where)
+                where = (*self._reference, *db_option(self._session.db))
+                line = command("verify", self._session.study.name, "--trial", trial.number, *where)
                 self._note(f"trial {trial.number} is not verified: {why}; to verify it, run `{line}`")
             if why or self._known.get(trial.number):
                 return

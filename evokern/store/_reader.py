@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evokern.declaration.as_data.declared import reference_option
 from evokern.declaration.kernel_files import changed_since, stored_outside
 from evokern.errors import StoreError
 from evokern.files import is_file
 from evokern.measurement.grid import grid_facts
 from evokern.measurement.roofline import Rates, RooflineBound, roofline_bound_of
 from evokern.store._arms import control_table
-from evokern.store._files import close_reading, connect_readonly, explain_errors
+from evokern.store._files import close_reading, connect_readonly, db_option, explain_errors
 from evokern.store._proofs import HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
@@ -94,7 +95,7 @@ class Reader(ReadFile):
             self.proofs(study, "verify"),
             self.proofs(study, "undone"),
             interrupted=latest == ["interrupted"],
-            db=self.path,
+            options=(*reference_option(self.source(study.kernel_digest)), *db_option(self.path)),
         )
         if study.settings.get("gate", {}).get("inputs") == "normal":
             found = replace(found, reason=f"{found.reason}; only normal inputs were checked")

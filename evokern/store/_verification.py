@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from evokern.store._files import db_option
 from evokern.store._proofs import ProofRecord
 from evokern.store.records import StudyRecord
 from evokern.study.trial import Trial
@@ -60,7 +58,7 @@ def verification(
     undone: Sequence[ProofRecord],
     *,
     interrupted: bool,
-    db: Path,
+    options: Sequence[str],
 ) -> Verification:
     """Return the verification state of a trial.
 
@@ -70,20 +68,19 @@ def verification(
         proofs: results of `verify` for the study, oldest first.
         undone: verifications that ended without a result, oldest first.
         interrupted: whether the user stopped the study's latest session.
-        db: the database, for the command in the message.
+        options: those of the command in the message, which name the database and the reference.
     """
     # On a GPU the gate runs every block of the full-size problems; a simulated device reports how many it ran.
     share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
     scaled = tuple(study.in_words(problem) for problem in trial.evaluation.scaled_problems)
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
-    where = db_option(db)
     if not mine and study.device.startswith("replay:"):
         return Verification(None, "a replay looks up recorded times and runs no candidate", share, scaled)
     if not mine:
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
         never = "the search was stopped before verification" if interrupted else "the search ended without verification"
         why = whys[-1] if whys else never
-        line = command("verify", study.name, "--trial", trial.number, *where)
+        line = command("verify", study.name, "--trial", trial.number, *options)
         return Verification(None, f"{why}; run `{line}`", share, scaled)
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
@@ -92,7 +89,7 @@ def verification(
     own = stages.get(OWN_PROBLEM)
     shapes = study.problems_in_words()
     if study.predicted and own is None:
-        reason = f"the last verification did not run {shapes}; run `{command('verify', study.name, *where)}`"
+        reason = f"the last verification did not run {shapes}; run `{command('verify', study.name, *options)}`"
         return Verification(None, reason, share, scaled)
     if own is not None:
         share = own.get("share", share)

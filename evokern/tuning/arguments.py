@@ -81,11 +81,11 @@ def arguments_of(
         raise UsageError(f"args has {len(args)} entries, but {function.signature} takes {len(parameters)} parameters")
     types = _types(parameters, template, source)
     names = _names(parameters)
+    _check_roles(args, parameters, names)
     found = [
         _argument(given, parameter, name, f"args[{position}] ({name})", types, draw)
         for position, (given, parameter, name) in enumerate(zip(args, parameters, names, strict=True))
     ]
-    _check_roles(found, parameters)
     inputs = [one.name for one in found if one.role and one.role != "output"]
     for name in draw:
         if name not in inputs:
@@ -220,17 +220,17 @@ def _fitting(example: Example, base: str, where: str, written: str) -> str:
     raise UsageError(f"{where} is {example.dtype_name}, but the kernel takes {written}; pass {example.name}.{call}")
 
 
-def _check_roles(found: Sequence[TunedArgument], parameters: Sequence[CudaParameter]) -> None:
+def _check_roles(args: Sequence[Any], parameters: Sequence[CudaParameter], names: Sequence[str]) -> None:
     """Require an output."""
-    if any(one.role in ("output", "inout") for one in found):
+    if any(isinstance(given, (OutLike, InOut)) for given in args):
         return
-    able = [one for one, parameter in zip(found, parameters, strict=True) if parameter.pointer and not parameter.const]
+    able = [position for position, one in enumerate(parameters) if one.pointer and not one.const]
     if not able:
         raise UsageError("args has no output, and every pointer of the kernel is const; choose a kernel that writes")
-    listed = " or ".join(one.where for one in able)
+    listed = " or ".join(f"args[{position}] ({names[position]})" for position in able)
     raise UsageError(
-        f"args has no output; mark the array that the kernel writes, {listed}: evokern.out_like({able[-1].name}), or "
-        f"evokern.inout({able[-1].name}) if the kernel also reads it"
+        f"args has no output; mark the array that the kernel writes, {listed}: evokern.out_like({names[able[-1]]}), or "
+        f"evokern.inout({names[able[-1]]}) if the kernel also reads it"
     )
 
 

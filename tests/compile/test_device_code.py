@@ -94,6 +94,11 @@ def test_a_definition_that_replaces_the_value_is_found() -> None:
     rendered = Rendered(f"#define BLOCK 3\n{_KERNEL}", "kernel.cu", {}, ("-DBLOCK=64",), ("k",))
     (found,) = macro_collisions(rendered)["kernel.cu"]
     assert (found.line, found.defines) == (1, True)
+    failure = compile_device_code(rendered, "compute_89")
+    assert isinstance(failure, CompileFailure)
+    assert (failure.file, failure.line) == ("kernel.cu", 1)
+    assert "'#define BLOCK 3' replaces the value that evokern gives to BLOCK" in failure.message
+    assert isinstance(_compiled(f"#undef BLOCK\n#define BLOCK 3\n{_KERNEL}", None, "BLOCK=64"), Program)
 
 
 def test_another_error_stays_the_compilers() -> None:

@@ -51,6 +51,7 @@ CASES = {
     "float for int": (args(X, OUT, 2.0, 1000.0), "args[3] (n) is 1000.0", "pass an int"),
     "int too large": (args(X, OUT, 2.0, 2**31), "does not fit", "2147483647"),
     "no output": (args(X, X.clone(), 2.0, 1000), "args has no output", "evokern.out_like(y)"),
+    "no output among zeros": (args(X, 0 * X, 2.0, 1000), "args has no output", "evokern.out_like(y)"),
     "output to const": (args(OUT, OUT, 2.0, 1000), "args[0] (x) is an output", "const float* x"),
     "no elements": (args(X[:0], OUT, 2.0, 1000), "has no elements", "args[0] (x)"),
     "nan": (args(X / 0 * 0, OUT, 2.0, 1000), "infinity or NaN", "args[0] (x)"),

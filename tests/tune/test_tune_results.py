@@ -20,11 +20,11 @@ SOURCE = """__global__ void scale(const float* x, float* y, int n) {
 """
 
 
-def call(here: Path, **more: Any) -> evokern.SearchResult:
+def call(here: Path, source: str = SOURCE, **more: Any) -> evokern.SearchResult:
     x = np.linspace(-1, 1, 1024, dtype=np.float32)
     options = {"tolerance": 1e-5, "device": "sim:l4", "trials": 1, "db": here / "evokern.db", **more}
     return evokern.tune(
-        SOURCE, "scale", [x, evokern.out_like(x), 1024], {"BLOCK": [128]}, grid=lambda p: 9, block=lambda p: p.BLOCK,
+        source, "scale", [x, evokern.out_like(x), 1024], {"BLOCK": [128]}, grid=lambda p: 9, block=lambda p: p.BLOCK,
         reference=lambda x: np.exp(x), **options,
     )  # fmt: skip
 
@@ -37,8 +37,20 @@ def test_a_search_without_a_correct_candidate_warns_with_the_reason(
         result = call(tmp_path)
     assert result.best is None
     assert "evokern: scale: 1 trials" in capsys.readouterr().err
-    with pytest.raises(evokern.UsageError, match="correct the kernel or its declaration"):
+    with pytest.raises(evokern.UsageError, match="correct the kernel or its declaration, or choose a trial by its nu"):
         result.export(tmp_path / "best.cu")
+
+
+def test_a_name_that_nothing_defines_may_be_a_missing_parameter(tmp_path: Path) -> None:
+    """The compiler's message is followed by the remedy."""
+    with pytest.raises(evokern.UsageError, match='"LOAD" is undefined; if LOAD is a parameter, add it to params'):
+        call(tmp_path, SOURCE.replace("}", "  if (LOAD) y[i] = 0;\n}"))
+
+
+def test_the_command_that_verifies_names_the_reference(tmp_path: Path) -> None:
+    """The reason of an unverified champion contains a command that works as it stands."""
+    result = call(tmp_path, SOURCE.replace("<=", "<"), verify=False)
+    assert "--reference" in result.summary["verified_reason"]
 
 
 def test_a_tuned_study_has_no_file_to_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

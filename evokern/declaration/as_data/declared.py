@@ -87,6 +87,12 @@ def data_of(files: Mapping[str, str]) -> dict[str, Any] | None:
     return json.loads(files[DECLARATION]) if DECLARATION in files else None
 
 
+def reference_option(files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the option of a command that names the reference; empty if the kernel is declared in `kernel.py`."""
+    data = data_of(files)
+    return () if data is None else ("--reference", data["reference"]["path"] or "FILE.py:NAME")
+
+
 def content_of(files: Mapping[str, str], folder: Path) -> KernelContent:
     """Return the content of a declared kernel from the texts that a database stores.
 

@@ -30,6 +30,7 @@ _WORDS = tuple(
         (r"a Constraint in kernel\.py", "a condition in where="),
         (r"Lower the tolerance \(in kernel\.py, or .*? in the study file\)", "Pass a smaller tolerance="),
         (r"declare a bound with `error` in kernel\.py", "pass error= or tolerance="),
+        (r"if (\w+) is a gene, declare it in kernel\.py", r"if \1 is a parameter, add it to params"),
         (r"kernel\.py: ", ""),
         (r"kernel\.py", "the call of evokern.tune"),
         (r"add smaller values to the genes", "add smaller values to params"),
