@@ -22,10 +22,12 @@ SOURCE = """__global__ void scale(const float* x, float* y, int n) {
 
 def call(here: Path, source: str = SOURCE, **more: Any) -> evokern.SearchResult:
     x = np.linspace(-1, 1, 1024, dtype=np.float32)
-    options = {"tolerance": 1e-5, "device": "sim:l4", "trials": 1, "db": here / "evokern.db", **more}
+    options = {
+        "tolerance": 1e-5, "device": "sim:l4", "trials": 1, "db": here / "evokern.db", "grid": 9,
+        "reference": lambda x: np.exp(x), **more,
+    }  # fmt: skip
     return evokern.tune(
-        source, "scale", [x, evokern.out_like(x), 1024], {"BLOCK": [128]}, grid=lambda p: 9, block=lambda p: p.BLOCK,
-        reference=lambda x: np.exp(x), **options,
+        source, "scale", [x, evokern.out_like(x), 1024], {"BLOCK": [128]}, block=lambda p: p.BLOCK, **options,
     )  # fmt: skip
 
 
@@ -80,3 +82,16 @@ def test_an_interrupted_call_ends_the_script(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(api, "search_study", lambda *arguments, **options: Interrupted())
     with pytest.raises(KeyboardInterrupt, match="the same call continues it"):
         call(tmp_path)
+
+
+def test_a_race_within_a_warp_is_named_in_the_verification(tmp_path: Path) -> None:
+    """The results are correct, so the candidate is verified; the reason names the line."""
+    source = SOURCE.replace("<=", "<").replace(
+        "y[i] = expf(x[i]);",
+        "{\n    __shared__ float s[BLOCK]; s[threadIdx.x] = x[i];\n    y[i] = expf(s[threadIdx.x ^ 1]);\n  }",
+    )
+    result = call(
+        tmp_path, source, grid=8, reference=lambda x: np.exp(x.reshape(-1, 2)[:, ::-1].reshape(-1)),
+    )  # fmt: skip
+    assert result.summary["verified"]
+    assert "1 warning (shared race within a warp at line 5)" in result.summary["verified_reason"]

@@ -124,6 +124,8 @@ class Checker:
         self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
         self.paths = NO_PATHS
         """Paths of all cases that passed."""
+        self.warnings: dict[str, None] = {}
+        """Warnings of all cases that passed: kind and place."""
 
     def check(self, case: FuzzCase) -> FuzzFailure | None:
         """Run a case; return None if it passes.
@@ -144,6 +146,7 @@ class Checker:
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
             return FuzzFailure(case, str(what), failed.message or str(failed))
         self.paths = self.paths.merged(runner.paths)
+        self.warnings.update(runner.warnings)
         return None if verdict.passed else self._failure(case, verdict)
 
     def _failure(self, case: FuzzCase, verdict: Verdict) -> FuzzFailure:

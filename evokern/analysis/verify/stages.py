@@ -89,10 +89,14 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     except RunFailed as failed:
         return Stage("sanitizer", "failed", f"{failed.message or failed} (at {_problem_of(candidate, failed)})")
     listed = ", ".join(dict.fromkeys([*map(str, [*problems, *repeats.grown]), *repeats.fewer.values()]))
-    detail = f"no findings at {listed}; {races_text(repeats.races.values())}"
+    warned = f"no errors, but {count_noun(len(checker.warnings), 'warning')} ({', '.join(checker.warnings)})"
+    detail = f"{warned if checker.warnings else 'no findings'} at {listed}; {races_text(repeats.races.values())}"
     if repeats.open:
         detail += f"; {open_text(repeats.open, kernel.source)}"
-    return Stage("sanitizer", "passed", detail, {"problems": [p.key for p in problems], **repeats.as_dict()})
+    facts = {"problems": [p.key for p in problems], **repeats.as_dict()}
+    if checker.warnings:
+        facts["warnings"] = list(checker.warnings)
+    return Stage("sanitizer", "passed", detail, facts)
 
 
 def _problem_of(candidate: CandidateUnderTest, failed: RunFailed) -> str:

@@ -41,6 +41,8 @@ class SimRunner:
         """
         self.paths = NO_PATHS
         """Paths of all runs, if they are recorded."""
+        self.warnings: dict[str, None] = {}
+        """Findings of all runs that do not make a kernel incorrect: kind and place."""
         self._record_paths = record_paths
         self._program, self._problem = program, problem
         self._limit, self._lead = instruction_limit, lead
@@ -77,6 +79,7 @@ class SimRunner:
             self.paths = self.paths.merged(results[0].paths or NO_PATHS)
             for result in results:
                 require_no_fault(result, launch, self._limit, self._problem)
+                self.warnings.update((one.summary, None) for one in result.findings)
             for buffer in (buffer for named in self._buffers for buffer in named.values()):
                 buffer.initialised = True  # the next launch may read what this one wrote
         for call, named in zip(calls, self._buffers, strict=True):

@@ -133,6 +133,12 @@ class Finding:
             return f"`{self.instruction}`"
         return f"line {self.line}" + (f" of {self.file}" if self.file else "")
 
+    @property
+    def summary(self) -> str:
+        """Kind and place, such as `shared race within a warp at line 12`."""
+        within = " within a warp" * (self.kind.endswith("race") and not self.matters)
+        return f"{self.kind.replace('_', ' ')}{within} at {self.place}"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields in order, as JSON values; fields about headers are omitted if no header is involved."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
