@@ -27,9 +27,6 @@ constexpr int CONSUMER_THREADS = THREADS;
 constexpr bool SPECIALISED = false, WGMMA = false, DIRECT = false, ROTATED = false;  // choices of attention only
 constexpr bool MERGE_HALVES = true, ONLY_SPLIT = false;
 
-static_assert(ROW_BYTES % 16 == 0 || (KV_LOAD == KV_LOAD_SCALAR && FRAGMENT_LOAD == FRAGMENT_LOAD_WORDS),
-              "16-byte accesses need rows of shared memory at multiples of 16 bytes");
-
 #include "fragments.cuh"
 #include "forward.cuh"
 

@@ -1,8 +1,6 @@
-// The steps of a block with wgmma: a warpgroup multiplies 64 rows, with tiles read directly from shared memory.
+// The steps of a block with wgmma: a warpgroup multiplies 64 rows, with tiles read directly from shared memory. The tiles
+// are swizzled and the sums are fp32, because SMEM_LAYOUT and ACCUMULATOR are choices of mma.sync.
 #pragma once
-
-static_assert(SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE, "wgmma reads swizzled tiles");
-static_assert(!FP16_SUM, "wgmma accumulates in fp32 here");
 
 // Adds the products of all steps of a tile to this warp's sums. `offset` is that of the first step's stage; on return, that
 // of the next tile.
