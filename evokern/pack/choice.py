@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from evokern.pack.tree import Split, Tree, TreeLeaf, leaf_of
 
 UNSERVED = math.log(10.0)
 """Cost of a shape that no chosen variant takes and for which no baseline was measured."""
+MOST_SLOWER = 1.02
+"""Largest upper end of a variant's time divided by the fastest baseline's; otherwise the baseline serves the shape."""
+UNPAIRED = 1.02
+"""Factor by which a ratio of times that were not measured in interleaved rounds may be wrong."""
 REGRET = 10.0
 """Factor for the part of a variant's cost by which it is slower than the baseline."""
+LEAST_REGRET = 0.01
+"""Smallest such part of a variant that may be slower by more than the permitted factor."""
 LEAST_GAIN = 0.001
 """Smallest decrease of the mean cost for which a variant or a decision is added."""
 MOST_DEPTH = 8
@@ -35,6 +41,10 @@ class Sample:
     """Baseline → time in µs."""
     weight: float = 1.0
     """Weight of the shape."""
+    ratios: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """Variant → 95 % interval of its time divided by that of the fastest baseline, from interleaved rounds."""
+    reference_us: float | None = None
+    """Best time of other code that was measured at the shape."""
 
     @property
     def baseline_us(self) -> float | None:
@@ -43,8 +53,31 @@ class Sample:
 
     @property
     def best_us(self) -> float | None:
-        """Best time of all."""
-        return min([*self.times.values(), *self.baselines.values()], default=None)
+        """Best time of all code that was measured at the shape."""
+        others = [] if self.reference_us is None else [self.reference_us]
+        return min([*self.times.values(), *self.baselines.values(), *others], default=None)
+
+    def ratio(self, variant: int) -> tuple[float, float] | None:
+        """Return the interval of a variant's time divided by that of the fastest baseline; None without baselines.
+
+        Without interleaved rounds, the ratio of the times is not known better than by `UNPAIRED`.
+        """
+        if variant in self.ratios or self.baseline_us is None:
+            return self.ratios.get(variant)
+        found = self.times[variant] / self.baseline_us
+        return found / UNPAIRED, found * UNPAIRED
+
+    def slower(self, variant: int) -> bool:
+        """Return whether a variant may be slower than the fastest baseline by more than the permitted factor."""
+        found = self.ratio(variant)
+        return found is not None and found[1] > MOST_SLOWER
+
+    def only(self, variants: Iterable[int], numbers: Mapping[int, int] | None = None) -> Sample:
+        """Return the sample with some variants only, perhaps with new numbers; the best time stays the same."""
+        kept = {one: one if numbers is None else numbers[one] for one in variants}
+        times = {kept[one]: time_us for one, time_us in self.times.items() if one in kept}
+        ratios = {kept[one]: ratio for one, ratio in self.ratios.items() if one in kept}
+        return replace(self, times=times, ratios=ratios, reference_us=self.best_us)
 
     def cost(self, variant: int | None, baseline: int = 0) -> float:
         """Return the cost if a variant or, for None, a baseline serves the shape."""
@@ -53,9 +86,10 @@ class Sample:
         if variant is None:
             time_us = self.baselines.get(baseline)
             return UNSERVED if time_us is None else math.log(time_us / self.best_us)
-        cost = math.log(self.times[variant] / self.best_us)
-        slower = 0.0 if self.baseline_us is None else max(0.0, math.log(self.times[variant] / self.baseline_us))
-        return cost + REGRET * slower
+        cost, ratio = math.log(self.times[variant] / self.best_us), self.ratio(variant)
+        if ratio is None or not self.slower(variant):
+            return cost
+        return cost + REGRET * max(math.log(ratio[1]), LEAST_REGRET)
 
 
 def chosen_variants(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
@@ -113,21 +147,21 @@ def _grown(samples: list[Sample], chosen: tuple[int, ...], fields: tuple[str, ..
     if depth == 0 or cost <= gain:
         return leaf
     best: tuple[float, str, int] | None = None
-    for field in fields:
-        values = sorted({sample.values[field] for sample in samples})
+    for name in fields:
+        values = sorted({sample.values[name] for sample in samples})
         for low, high in pairwise(values):
             most = max(low, math.isqrt(low * high)) if low > 0 else low
-            parts = [[s for s in samples if (s.values[field] <= most) == side] for side in (True, False)]
+            parts = [[s for s in samples if (s.values[name] <= most) == side] for side in (True, False)]
             split_cost = sum(_best_leaf(part, chosen)[1] for part in parts)
             if best is None or split_cost < best[0] - 1e-12:
-                best = (split_cost, field, most)
+                best = (split_cost, name, most)
     if best is None:
         return leaf
-    _, field, most = best
-    yes, no = ([s for s in samples if (s.values[field] <= most) == side] for side in (True, False))
+    _, name, most = best
+    yes, no = ([s for s in samples if (s.values[name] <= most) == side] for side in (True, False))
     first, second = (_grown(part, chosen, fields, gain, depth - 1) for part in (yes, no))
     together = tree_cost(first, yes) + tree_cost(second, no)
-    return leaf if cost - together < gain else Split(field, most, first, second)
+    return leaf if cost - together < gain else Split(name, most, first, second)
 
 
 def _best_leaf(samples: Sequence[Sample], chosen: Sequence[int]) -> tuple[TreeLeaf, float]:
@@ -156,39 +190,74 @@ def tree_cost(tree: Tree, samples: Iterable[Sample]) -> float:
 
 
 @dataclass(frozen=True)
+class Served:
+    """Code that a dispatch selects for a shape."""
+
+    variant: int | None
+    """The variant; None for a baseline."""
+    baseline: int
+    """The baseline that runs if no variant does."""
+    time_us: float | None
+    """Time in µs; None if it was not measured."""
+    loss: float | None
+    """Time divided by the best time of all code measured at the shape, minus 1."""
+    speedup: float | None
+    """Time of the fastest baseline divided by the time."""
+    slower: bool
+    """Whether the variant may be slower than the fastest baseline by more than 2 %."""
+
+
+def served_at(tree: Tree, sample: Sample) -> Served:
+    """Return the code that a tree selects for a shape, with its time."""
+    variant, baseline = served_by(tree, sample), leaf_of(tree, sample.values).baseline
+    time_us = sample.baselines.get(baseline) if variant is None else sample.times[variant]
+    best_us, other_us = sample.best_us, sample.baseline_us
+    return Served(
+        variant,
+        baseline,
+        time_us,
+        None if time_us is None or best_us is None else time_us / best_us - 1,
+        None if time_us is None or other_us is None else other_us / time_us,
+        variant is not None and sample.slower(variant),
+    )
+
+
+@dataclass(frozen=True)
 class Summary:
     """Costs of a dispatch on some shapes."""
 
+    shapes: int
+    """Number of shapes."""
     own_share: float
     """Share of the weight that own variants serve."""
     loss: float
-    """Geometric mean of the time divided by the best known time for each shape, minus 1."""
+    """Weighted geometric mean of the time divided by the best time of all code measured at the shape, minus 1."""
+    worst_loss: float
+    """Largest time divided by the best time, minus 1."""
     speedup: float | None
-    """Geometric mean of the baseline's time divided by the time, where both are known; None without baselines."""
+    """Weighted geometric mean of the fastest baseline's time divided by the time; None without baselines."""
     slower: int
-    """Number of shapes at which the dispatch is more than 2 % slower than the fastest baseline."""
+    """Number of shapes at which a variant runs that may be more than 2 % slower than the fastest baseline."""
+    to_baseline: int
+    """Number of shapes that go to a baseline."""
 
 
 def summary_of(tree: Tree, samples: Sequence[Sample]) -> Summary:
     """Return the costs of a tree on some shapes."""
-    weight = own = loss = gain = compared = 0.0
-    slower = 0
-    for sample in samples:
-        variant = served_by(tree, sample)
-        baseline = sample.baselines.get(leaf_of(tree, sample.values).baseline)
-        time_us = baseline if variant is None else sample.times[variant]
-        weight += sample.weight
-        own += sample.weight * (variant is not None)
-        if time_us is None or sample.best_us is None:
-            continue
-        loss += sample.weight * math.log(time_us / sample.best_us)
-        if sample.baseline_us is not None:
-            compared += sample.weight
-            gain += sample.weight * math.log(sample.baseline_us / time_us)
-            slower += time_us > 1.02 * sample.baseline_us
+    rows = [(sample.weight, served_at(tree, sample)) for sample in samples]
+
+    def mean(values: Iterable[tuple[float, float]]) -> float | None:
+        known = list(values)
+        total = sum(weight for weight, _ in known)
+        return math.exp(sum(weight * math.log(value) for weight, value in known) / total) if known else None
+
+    own = sum(weight for weight, one in rows if one.variant is not None)
     return Summary(
-        own / weight if weight else 0.0,
-        math.exp(loss / weight) - 1 if weight else 0.0,
-        math.exp(gain / compared) if compared else None,
-        slower,
+        len(rows),
+        own / sum(weight for weight, _ in rows) if rows else 0.0,
+        (mean((weight, 1 + one.loss) for weight, one in rows if one.loss is not None) or 1.0) - 1,
+        max((one.loss for _, one in rows if one.loss is not None), default=0.0),
+        mean((weight, one.speedup) for weight, one in rows if one.speedup is not None),
+        sum(one.slower for _, one in rows),
+        sum(one.variant is None for _, one in rows),
     )

@@ -1,92 +1,172 @@
-"""Crosswise times: candidates of a sweep's studies, each measured at the problems of the other studies.
+"""Crosswise times: candidates of a sweep's studies, each measured at many shapes, with the baselines.
 
-The times are stored in the sweep's folder, so that packing again measures nothing and writes the same package.
+Each candidate passes the strict correctness gate at each shape before it is timed. On a GPU, the fastest candidates and
+the fastest baseline are then measured in interleaved rounds, which give an interval for the ratio of their times. The
+results are stored in the sweep's folder after each shape, so an interrupted measurement continues, and packing again
+measures nothing and writes the same package.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evokern.analysis import candidates
-from evokern.analysis.candidates import TrialUnderTest, device_for, running_device
+from evokern.analysis.candidates import device_for, running_device
 from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Problem
+from evokern.device import Device, StartReport, Task
+from evokern.device.contract import MeasuresRounds
 from evokern.errors import StoreError
 from evokern.files import is_file, read_text, write_whole
+from evokern.measurement.playoff import effects
+from evokern.pack.candidates import Place, config_key
+from evokern.study.trial import Evaluation, Outcome
+from evokern.wording import count_noun, duration
 
 FILE = "crosswise.json"
 """Name of the file with the times, in the sweep's folder."""
-VERSION = 1
+VERSION = 2
 """Version of the file's format."""
+ROUNDS, SAMPLES = 5, 5
+"""Interleaved rounds at each shape, and samples of each candidate in a round."""
+MOST_RATIO = 1.5
+"""Largest time of a candidate in the rounds, as a multiple of the fastest candidate's time."""
+_REFUTED = (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG)
+
+
+class OverBudgetError(Exception):
+    """The time for measuring is used up."""
 
 
 @dataclass(frozen=True)
-class ProblemTimes:
-    """Times at one problem, from one session of the device."""
+class PlaceTimes:
+    """Times at one shape, from one session of the device."""
 
-    candidates: Mapping[str, float | None]
-    """Key of a candidate (`config_key`) → time in µs; None if it failed there."""
+    times: Mapping[str, float]
+    """Key of a candidate (`config_key`) → time in µs, for those that passed the gate."""
+    refuted: Mapping[str, str]
+    """Key of a candidate → reason, for those with a wrong result."""
     baselines: Mapping[str, float]
     """Baseline → time in µs, for the correct ones."""
+    ratios: Mapping[str, tuple[float, float]]
+    """Key → 95 % interval of the candidate's time divided by that of the fastest baseline, in interleaved rounds."""
 
 
 class CrosswiseTimes:
     """File with crosswise times."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, report: Callable[[str], None], budget_s: float | None = None) -> None:
         """Read the file, if there is one.
+
+        Args:
+            folder: folder of the sweep.
+            report: prints a line before each measurement.
+            budget_s: seconds after which no further shape is begun; None for no limit.
 
         Raises:
             StoreError: the file cannot be read, or was written by another version.
         """
-        self._path = folder / FILE
-        self._entries: dict[str, Any] = {}
+        self._path, self._report = folder / FILE, report
+        self._began, self._budget_s = time.monotonic(), budget_s
+        self._table: dict[str, Any] = {"version": VERSION, "problems": {}, "edges": {}}
         if is_file(self._path):
             try:
-                table = json.loads(read_text(self._path))
-                known = table["version"] == VERSION
-                self._entries = dict(table["problems"]) if known else {}
+                found = json.loads(read_text(self._path))
+                known = found["version"] == VERSION
+                self._table = {"version": VERSION, "problems": dict(found["problems"]), "edges": dict(found["edges"])}
             except (ValueError, LookupError, TypeError) as error:
-                raise StoreError(f"{self._path} is damaged ({error}); delete it to measure again") from error
+                if isinstance(error, KeyError) and error.args == ("edges",):
+                    known = False
+                else:
+                    raise StoreError(f"{self._path} is damaged ({error}); delete it to measure again") from error
             if not known:
-                raise StoreError(
-                    f"{self._path} has version {table['version']}, not {VERSION}; delete it to measure again"
-                )
+                raise StoreError(f"{self._path} is from another version of evokern; delete it to measure again")
 
-    def at(self, subject: TrialUnderTest, configs: Sequence[Config], report: Callable[[str], None]) -> ProblemTimes:
-        """Return the times of candidates at a study's problem; those that are not stored are measured first.
+    def at(self, place: Place, configs: Sequence[Config]) -> PlaceTimes:
+        """Return the times of candidates at a place; those that are not stored are measured first.
 
         Raises:
-            DeviceError: the study's device is not available.
+            OverBudgetError: candidates must be measured, but the budget is used up.
+            DeviceError: the device is not available.
             UsageError: the file cannot be written.
         """
-        record = subject.record
-        place = hashlib.sha256(
-            "\0".join((record.device, subject.kernel.digest(), *record.problems, str(record.timing_rule))).encode()
-        ).hexdigest()
-        entry = self._entries.get(place, {"problem": record.in_words(record.problems[0]), "times": {}, "baselines": {}})
-        missing = [config for config in configs if config_key(config) not in entry["times"]]
+        subject = place.subject
+        where = _digest(place.device, subject.kernel.digest(), place.problem.key, str(subject.record.timing_rule))
+        empty: dict[str, Any] = {"times": {}, "refuted": {}, "baselines": {}, "ratios": {}}
+        entry = self._table["problems"].setdefault(where, {"problem": place.problem.in_words(every=True), **empty})
+        missing = [one for one in configs if config_key(one) not in entry["times"]]
         if missing:
-            report(f"measuring {len(missing)} candidates at {entry['problem']} on {record.device}")
-            device = device_for(record, None)
-            with running_device(device, subject.task()) as started:
-                evaluations = candidates.evaluate(device, missing)
-            for config, one in zip(missing, evaluations, strict=True):
-                entry["times"][config_key(config)] = one.time_us if one.passed_gate else None
-            entry["baselines"] |= {
-                b.name: b.timings[0].median_us for b in started.baselines if b.timings and not b.error
-            }
-            self._entries[place] = entry
-            text = json.dumps({"version": VERSION, "problems": self._entries}, indent=1, sort_keys=True)
-            write_whole(self._path, text.encode())
-        times = {config_key(config): entry["times"][config_key(config)] for config in configs}
-        return ProblemTimes(times, entry["baselines"])
+            self._begin(f"{count_noun(len(missing), 'candidate')} at {place.problem} on {place.device}")
+            device, task = device_for(subject.record, None), subject.task(strict=True)
+            with running_device(device, task) as started:
+                found = candidates.evaluate(device, missing)
+                passed = {c: e.time_us for c, e in zip(missing, found, strict=True) if e.passed_gate and e.time_us}
+                entry["baselines"] |= {
+                    b.name: b.timings[0].median_us for b in started.baselines if b.timings and not b.error
+                }
+                entry["ratios"] |= _ratios(device, task, passed, started)
+            for config, one in zip(missing, found, strict=True):
+                entry["times"][config_key(config)] = passed.get(config)
+                if one.outcome in _REFUTED:
+                    entry["refuted"][config_key(config)] = _failure(one)
+            self._write()
+        keys = {config_key(one) for one in configs}
+        return PlaceTimes(
+            {key: one for key, one in entry["times"].items() if key in keys and one is not None},
+            {key: one for key, one in entry["refuted"].items() if key in keys},
+            entry["baselines"],
+            {key: (low, high) for key, (low, high) in entry["ratios"].items() if key in keys},
+        )
+
+    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem]) -> str:
+        """Return the reason why a candidate fails the strict gate at some problems; empty if it passes at each.
+
+        Raises:
+            OverBudgetError: the candidate must be checked, but the budget is used up.
+            DeviceError: the device is not available.
+        """
+        keys = [one.key for one in problems]
+        where = _digest(place.device, place.kernel.digest(), config_key(config), *keys)
+        if where not in self._table["edges"]:
+            self._begin(f"the gate at {count_noun(len(problems), 'edge')} of the regions of {config_key(config)}")
+            device = device_for(place.subject.record, None)
+            with running_device(device, replace(place.subject, problems=tuple(problems)).task(strict=True)):
+                (found,) = candidates.evaluate(device, [config])
+            self._table["edges"][where] = "" if found.passed_gate else _failure(found)
+            self._write()
+        return str(self._table["edges"][where])
+
+    def _begin(self, what: str) -> None:
+        if self._budget_s is not None and time.monotonic() - self._began >= self._budget_s:
+            raise OverBudgetError(f"the budget of {duration(self._budget_s)} is used up before measuring {what}")
+        self._report(f"measuring {what}")
+
+    def _write(self) -> None:
+        write_whole(self._path, json.dumps(self._table, indent=1, sort_keys=True).encode())
 
 
-def config_key(config: Config) -> str:
-    """Return the key of a candidate in the file."""
-    return " ".join(f"{name}={value}" for name, value in config.items())
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _failure(found: Evaluation) -> str:
+    return f"{found.outcome.value}: {found.reason}"
+
+
+def _ratios(
+    device: Device, task: Task, passed: Mapping[Config, float], started: StartReport
+) -> dict[str, tuple[float, float]]:
+    """Measure the fastest candidates and the fastest baseline in interleaved rounds."""
+    usable = [(b.timings[0].median_us, b.name) for b in started.baselines if b.timings and not b.error]
+    entrants = [one for one, time_us in passed.items() if time_us <= MOST_RATIO * min(passed.values())]
+    if not usable or not entrants or not isinstance(device, MeasuresRounds):
+        return {}
+    measure = device.rounds(task, [min(usable)[1], *entrants])
+    _, *found = effects(measure, 1 + len(entrants), rounds=ROUNDS, samples=SAMPLES)
+    return {config_key(config): one.ratio_ci95 for config, one in zip(entrants, found, strict=True)}

@@ -49,10 +49,21 @@ def leaf_of(tree: Tree, values: Mapping[str, int]) -> TreeLeaf:
     return tree
 
 
+Box = Mapping[str, tuple[int | None, int | None]]
+"""Field → smallest and largest value in a region; None without a limit. Fields that no decision tests are missing."""
+
+
+def regions(tree: Tree, box: Box | None = None) -> Iterator[tuple[Box, TreeLeaf]]:
+    """Yield the leaves from left to right, each with its region."""
+    box = box or {}
+    if isinstance(tree, TreeLeaf):
+        yield box, tree
+        return
+    low, high = box.get(tree.field, (None, None))
+    yield from regions(tree.yes, {**box, tree.field: (low, tree.most)})
+    yield from regions(tree.no, {**box, tree.field: (tree.most + 1, high)})
+
+
 def leaves(tree: Tree) -> Iterator[TreeLeaf]:
     """Yield the leaves from left to right."""
-    if isinstance(tree, TreeLeaf):
-        yield tree
-    else:
-        yield from leaves(tree.yes)
-        yield from leaves(tree.no)
+    return (leaf for _, leaf in regions(tree))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from evokern.errors import StoreError, StudyError
+from evokern.declaration.problem import ProblemField, parse_problems
+from evokern.errors import KernelError, StoreError, StudyError
 from evokern.search.identity import changed_settings
 from evokern.store import has_studies, open_readonly
+from evokern.study.settings import Study
 from evokern.sweep.plan import PlannedStudy, Sweep
 
 
@@ -26,8 +29,13 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, allow_changes: boo
     """
     from evokern.analysis.check.study_soundness import require_sound
 
-    for planned in sweep.studies:
-        require_sound(planned.study)
+    _check_fields(sweep)
+    for planned in (*sweep.studies, *sweep.held_out):
+        try:
+            require_sound(planned.study)
+        except StudyError as error:
+            text = f"{planned.origin}: {planned.problem}: {error}" if planned.origin else str(error)
+            raise StudyError(text) from error
         if not bounded and not planned.limited:
             raise StudyError(
                 f"{sweep.path} has neither trials nor a budget, so its studies would not end; add trials = 200, or "
@@ -41,21 +49,34 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, allow_changes: boo
             _refuse_changed(planned, folder)
 
 
-def _refuse_same_problem(sweep: Sweep) -> None:
-    """Reject a problem that the file contains in two notations, because it would be searched twice."""
+def _declared(study: Study) -> tuple[Path, Sequence[ProblemField]] | None:
+    """Return the folder of a study's kernel and its fields; None if they cannot be read without running its code."""
     from evokern.analysis.check.declaration import read_declaration
-    from evokern.declaration.problem import parse_problems
     from evokern.study.discovery import find_kernel_folder
 
-    seen: dict[tuple[str, str, str], PlannedStudy] = {}
-    for planned in sweep.studies:
-        study = planned.study
-        if study.device.startswith("replay:"):
-            continue
+    try:
         folder = find_kernel_folder(study.kernel, study.path.parent if study.path else None)
-        fields = read_declaration(folder / "kernel.py").fields
-        if fields is None:
+    except KernelError:
+        return None  # `require_sound` reports it
+    fields = read_declaration(folder / "kernel.py").fields
+    return None if fields is None else (folder, fields)
+
+
+def _check_fields(sweep: Sweep) -> None:
+    """Reject fields of the shapes that a kernel does not have, or lacks."""
+    for study in {one.study.kernel: one.study for one in sweep.studies}.values():
+        if sweep.shapes.fields and not study.device.startswith("replay:") and (declared := _declared(study)):
+            sweep.shapes.check_fields(study.kernel, declared[1])
+
+
+def _refuse_same_problem(sweep: Sweep) -> None:
+    """Reject a problem that the file contains in two notations, because it would be searched twice."""
+    seen: dict[tuple[str, str, str], PlannedStudy] = {}
+    for planned in (*sweep.studies, *sweep.held_out):
+        study = planned.study
+        if study.device.startswith("replay:") or (declared := _declared(study)) is None:
             continue
+        folder, fields = declared
         (problem,) = parse_problems(study.kernel, fields, study.problems, study.dtype)
         other = seen.setdefault((str(folder), study.device, problem.key), planned)
         if other is not planned:

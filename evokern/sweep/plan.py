@@ -1,7 +1,8 @@
 """Read a sweep's TOML file: each combination of kernel, device, data type and problem is one named study.
 
 A study file has one kernel, device and data type; a sweep file can have lists of them (`kernels`, `devices`, `dtypes`).
-`[weights]` assigns weights to problems. All other keys are the same as in a study file.
+`[weights]` assigns weights to problems, and `[shapes]` describes a distribution of problems (`shapes`). All other keys
+are the same as in a study file.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from evokern.declaration.genes import Value
 from evokern.errors import StudyError, suggestion
 from evokern.study.file import KEYS, example_problem, prefix_errors, read_table, study_from_table
 from evokern.study.settings import Study, refuse_unknown
+from evokern.sweep.shapes import Shapes, SweepShape, distribution
 
 LISTS = {"kernel": "kernels", "device": "devices", "dtype": "dtypes"}
 """Keys of a sweep file whose values are lists, by the corresponding key of a study file."""
@@ -36,6 +37,8 @@ class PlannedStudy:
     """The problem, as written in the file."""
     weight: float = 1.0
     """Weight of the study's improvements."""
+    origin: str = ""
+    """Place of the problem in a file of shapes, for messages."""
 
     @property
     def name(self) -> str:
@@ -60,6 +63,10 @@ class Sweep:
     """Path of the file."""
     studies: tuple[PlannedStudy, ...]
     """Studies, ordered by kernel, then device, data type and problem."""
+    held_out: tuple[PlannedStudy, ...] = ()
+    """Held-out problems in the same form, which are never searched."""
+    shapes: Shapes = Shapes(())  # noqa: RUF009 (frozen)
+    """Shapes of the file."""
 
     @property
     def folder(self) -> Path:
@@ -80,29 +87,31 @@ def read_sweep(path: Path, device: str | None = None) -> Sweep:
     """
     table, where = read_table(path, "sweep"), str(path)
     with prefix_errors(str(where)):
-        refuse_unknown("", table, [*KEYS, *LISTS.values(), "weights"])
+        refuse_unknown("", table, [*KEYS, *LISTS.values(), "weights", "shapes"])
     if device is not None:
         table = {key: value for key, value in table.items() if key not in ("device", "devices")} | {"device": device}
     choices = {one: _choices(where, table, one, several) for one, several in LISTS.items()}
     if not choices["kernel"]:
         raise StudyError(f'{where} lacks the key \'kernel\'; add kernel = "NAME" or kernels = ["NAME", …]')
-    problems = _problems(where, table, example_problem(choices["kernel"][0]))
-    weights = _weights(where, table, [_text(problem) for problem in problems])
-    shared = {key: value for key, value in table.items() if key not in (*LISTS, *LISTS.values(), "problems", "weights")}
+    shapes = _shapes(where, table, path.parent, example_problem(choices["kernel"][0]))
+    left_out = (*LISTS, *LISTS.values(), "problems", "weights", "shapes")
+    shared = {key: value for key, value in table.items() if key not in left_out}
     planned: dict[str, PlannedStudy] = {}
-    combinations = product(choices["kernel"], choices["device"] or ("",), choices["dtype"] or ("",), problems)
-    for kernel, chip, dtype, problem in combinations:
+    held: list[PlannedStudy] = []
+    combinations = list(product(choices["kernel"], choices["device"] or ("",), choices["dtype"] or ("",)))
+    for (kernel, chip, dtype), shape in product(combinations, (*shapes.searched, *shapes.held_out)):
         given = {"kernel": kernel, "device": chip, "dtype": dtype}
-        own = shared | {key: value for key, value in given.items() if value} | {"problems": [problem]}
-        text = _text(problem)
-        name = _name(kernel, text, dtype, chip or "auto")
+        own = shared | {key: value for key, value in given.items() if value} | {"problems": [shape.problem]}
+        name = _name(kernel, shape.text, dtype, chip or "auto")
         if name in planned:
             raise StudyError(
-                f"{where}: two combinations have the name {name} (problems {planned[name].problem!r} and {text!r}); "
-                "remove one of them, or rename the folder or file"
+                f"{where}: two combinations have the name {name} (problems {planned[name].problem!r} and "
+                f"{shape.text!r}); remove one of them, or rename the folder or file"
             )
-        planned[name] = PlannedStudy(study_from_table(name, own, path), text, weights.get(text, 1.0))
-    return Sweep(path, tuple(planned.values()))
+        study = study_from_table(name, own, path)
+        planned[name] = PlannedStudy(study, shape.text, shape.weight, shape.origin or shapes.source)
+        held += [planned[name]] if shape.held_out else []
+    return Sweep(path, tuple(one for one in planned.values() if one not in held), tuple(held), shapes)
 
 
 def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> list[str]:
@@ -118,16 +127,22 @@ def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> li
     return list(given)
 
 
-def _problems(where: str, table: Mapping[str, Any], example: str) -> list[str | Mapping[str, Value]]:
-    if "problems" not in table:
-        raise StudyError(f"{where} lacks the key 'problems'; add problems = [{example}, …], one for each study")
-    given = table["problems"]
+def _shapes(where: str, table: Mapping[str, Any], folder: Path, example: str) -> Shapes:
+    """Return the shapes of the file: its problems, or the distribution that `[shapes]` describes."""
+    if "problems" not in table and "shapes" not in table:
+        raise StudyError(
+            f"{where} lacks the key 'problems'; add problems = [{example}, …], one for each study, or a table [shapes]"
+        )
+    given = table.get("problems", [])
     entries = [given] if isinstance(given, (str, dict)) else given
     if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
         raise StudyError(f"{where}: problems is {given!r}; use problems = [{example}] or [[problems]] tables")
-    if not entries:
+    if not entries and "problems" in table:
         raise StudyError(f"{where}: problems is empty; use, for example, problems = [{example}], one for each study")
-    return entries
+    problems = [SweepShape(entry) for entry in entries]
+    weights = _weights(where, table, [one.text for one in problems])
+    problems = [replace(one, weight=weights.get(one.text, 1.0)) for one in problems]
+    return distribution(where, table["shapes"], folder, problems) if "shapes" in table else Shapes(tuple(problems))
 
 
 def _weights(where: str, table: Mapping[str, Any], problems: Iterable[str]) -> dict[str, float]:
@@ -140,11 +155,6 @@ def _weights(where: str, table: Mapping[str, Any], problems: Iterable[str]) -> d
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= 1e9:
             raise StudyError(f"{where}: weights: {problem!r} = {weight!r}; use a number above 0, up to 1e9")
     return {problem: float(weight) for problem, weight in given.items()}
-
-
-def _text(problem: str | Mapping[str, Value]) -> str:
-    """Return a problem as text; a table becomes `B=2 S=512`."""
-    return problem if isinstance(problem, str) else " ".join(f"{name}={value}" for name, value in problem.items())
 
 
 def _name(kernel: str, problem: str, dtype: str, device: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -302,33 +302,65 @@ def pack(
     variants: Annotated[
         int, typer.Option("--variants", metavar="N", min=1, max=256, help="Maximum number of kernels in the package.")
     ] = 8,
+    candidates: Annotated[
+        int,
+        typer.Option(
+            "--candidates",
+            metavar="N",
+            min=1,
+            max=256,
+            help="Maximum number of candidates that are measured crosswise.",
+        ),
+    ] = 16,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="Begin no measurement after this time, such as 8m; repeat the command to continue. Default: no limit.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also pack champions that are not verified.")] = False,
     trust: StoredTrustOption = False,
     db: FolderOption = None,
-) -> None:
+) -> int:
     """Write the best kernels of a sweep as an installable Python package with one operator for torch.
 
-    The command measures the champion of each study at the problems of the other studies, and stores the times in the
-    folder of the sweep. It then chooses at most N kernels, and a decision tree that selects a kernel for each shape.
-    Other shapes run a torch function. `pip install` needs no compiler.
+    The command measures champions and further fast trials at the shapes of the sweep and at the held-out shapes, and
+    stores the times in the folder of the sweep. It then chooses at most N kernels, and a decision tree that selects a
+    kernel for each shape. Other shapes run a torch function. `pip install` needs no compiler. The exit code is 1 if
+    the budget ended before all times were measured.
     """
-    from evokern.pack import packed_sweep
+    from evokern.pack import PackRequest, packed_sweep
+    from evokern.pack.crosswise import OverBudgetError
     from evokern.pack.from_sweep import in_words
+    from evokern.study.duration import parse_duration
     from evokern.sweep import Journal, read_sweep
 
     databases = db or read_sweep(sweep).folder
     found = read_sweep(sweep, Journal.of(databases).device)
-    made = packed_sweep(found, databases, folder, most=variants, trust=trust, force=force, report=output.note)
+    request = PackRequest(variants, candidates, None if budget is None else parse_duration(budget), trust, force)
+    try:
+        made = packed_sweep(found, databases, folder, request, output.note)
+    except OverBudgetError as error:
+        output.print_error(f"{error}; the times so far are stored. To continue, repeat the command")
+        return 1
     if output.json:
-        facts = {"folder": str(made.written.folder), "operator": made.operator, "variants": made.variants}
+        facts: dict[str, Any] = {
+            "folder": str(made.written.folder),
+            "operator": made.operator,
+            "variants": made.variants,
+        }
         facts |= {"launch": made.written.launch, "without_champion": made.without}
-        output.print_json({**facts, **asdict(made.summary), "files": list(made.written.files)})
-        return
+        facts |= {**asdict(made.summary), "held_out": asdict(made.held_out), "gains": made.gains}
+        output.print_json({**facts, "files": list(made.written.files)})
+        return 0
     output.print_line(f"wrote {made.written.folder}: operator {made.operator}({made.schema})")
     output.print_line(f"{count_noun(len(made.variants), 'variant')}: {', '.join(made.variants)}")
-    for line in in_words(made.summary, len(found.studies) - len(made.without)):
+    for line in in_words(made):
         output.print_line(line)
     if made.without:
         output.print_line(f"without a champion, so the baseline serves them: {', '.join(made.without)}")
     output.print_line(f"launched by {made.written.launch}")
     output.print_line(f"install: pip install {made.written.folder}")
+    return 0

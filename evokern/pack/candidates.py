@@ -1,0 +1,229 @@
+"""Candidates for the variants of a package: the champions of a sweep, and other trials whose program runs more shapes.
+
+A program is general over a field if the macros of the candidate do not depend on the field: the same machine code then
+runs each shape that meets the constraints. Grid, shared memory and arguments are computed for each shape. A champion
+with problem constants in its machine code serves few shapes. Therefore a study also contributes its fastest trials that
+serve more shapes, and its champion with the one changed gene that lets it serve the most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from evokern.analysis.candidates import TrialUnderTest
+from evokern.declaration.feasibility import check
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.render import macros
+from evokern.hardware.profiles import Profile
+from evokern.pack.tree import CAPABILITY, MODE
+from evokern.store import Verification
+
+MOST_TRIALS = 24
+"""Number of the fastest trials of each study among which general candidates are looked for."""
+MOST_OF_A_STUDY = 3
+"""Largest number of trials that one study contributes."""
+REFERENCES = 4
+"""Number of nearest champions that are measured at each shape only to know how fast code for this shape can be."""
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A shape of the sweep's distribution, with the settings for measuring candidates there."""
+
+    name: str
+    """Name of the study, which was perhaps not searched."""
+    subject: TrialUnderTest
+    """Kernel, settings and problem; the champion and the fastest trials if the study was searched."""
+    chip: Profile
+    """Chip of the device."""
+    weight: float
+    """Weight of the shape."""
+    held_out: bool = False
+    """Whether the shape is held out: its times neither choose variants nor build the dispatch."""
+    proof: Verification | None = None
+    """Verification of the champion; None if the study was not searched."""
+
+    @property
+    def device(self) -> str:
+        """Device of the study."""
+        return self.subject.record.device
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        return self.subject.kernel
+
+    @property
+    def problem(self) -> Problem:
+        """The shape."""
+        return self.subject.problems[0]
+
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Fields with names as values, which distinguish modes of the operator."""
+        return tuple((name, str(value)) for name, value in self.problem.items() if not isinstance(value, int))
+
+    def values(self, mode: int) -> dict[str, int]:
+        """Return the shape as values for a decision tree."""
+        major, minor = self.chip.compute_capability
+        numbers = {name: value for name, value in self.problem.items() if isinstance(value, int)}
+        return {CAPABILITY: 10 * major + minor, MODE: mode, **numbers}
+
+    def runs(self, config: Config) -> bool:
+        """Return whether a candidate can run the shape, even if that is wasteful."""
+        return check(self.kernel, config, [self.problem], self.chip, essential=True) is None
+
+    def program(self, config: Config) -> Program:
+        """Return the identity of a candidate's machine code for the shape."""
+        if config not in self._programs:
+            defined = tuple(sorted(macros(self.kernel, config, self.problem).items()))
+            self._programs[config] = Program(self.device, config_key(config), defined)
+        return self._programs[config]
+
+    @cached_property
+    def _programs(self) -> dict[Config, Program]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Program:
+    """Identity of machine code: a candidate, and the macros that the code contains."""
+
+    device: str
+    """Device of the study."""
+    config: str
+    """Key of the candidate."""
+    macros: tuple[tuple[str, str], ...]
+    """Names and values of the macros."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate of the pool."""
+
+    owner: Place
+    """Place whose study contributed it."""
+    trial: int
+    """Number of the trial."""
+    config: Config
+    """Values of the genes."""
+    changed: str = ""
+    """Gene that differs from the trial; empty for a trial."""
+
+    @cached_property
+    def key(self) -> str:
+        """Key of the configuration."""
+        return config_key(self.config)
+
+    @property
+    def title(self) -> str:
+        """Origin of the candidate, for people."""
+        return f"trial {self.trial} of {self.owner.name}{f' with {self.changed}' if self.changed else ''}"
+
+    @property
+    def proof(self) -> Verification | None:
+        """Verification by the study; None if only the packer checked the candidate."""
+        own = not self.changed and self.trial == self.owner.subject.trial.number
+        return self.owner.proof if own else None
+
+
+def config_key(config: Config) -> str:
+    """Return the key of a candidate in files."""
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def champion(place: Place) -> Candidate:
+    """Return the champion of a searched study."""
+    trial = place.subject.trial
+    return Candidate(place, trial.number, place.kernel.space.canonical(trial.config))
+
+
+def pool_of(searched: Sequence[Place], sample: Sequence[Place], most: int, variants: int) -> list[Candidate]:
+    """Return the candidates that may become variants, those of the most different studies first.
+
+    Args:
+        searched: studies with a champion.
+        sample: shapes for which variants are chosen.
+        most: largest number of candidates.
+        variants: largest number of variants. A program that serves less than half of its share of the weight comes
+            last.
+    """
+    least = sum(one.weight for one in sample) / (2 * variants)
+    wide: dict[tuple[str, str], Candidate] = {}
+    narrow: dict[tuple[str, str], Candidate] = {}
+    for place in _spread(searched):
+        for candidate, served in _front(place, sample):
+            (wide if served >= least else narrow).setdefault((place.device, candidate.key), candidate)
+    return list({**wide, **{key: one for key, one in narrow.items() if key not in wide}}.values())[:most]
+
+
+def _spread(places: Sequence[Place]) -> Iterator[Place]:
+    """Yield the heaviest place, then always the one that is farthest from those before."""
+    left = list(places)
+    apart = [math.inf] * len(left)
+    while left:
+        index = max(range(len(left)), key=lambda one: (apart[one], left[one].weight, -one))
+        place = left.pop(index)
+        apart.pop(index)
+        yield place
+        apart = [min(far, _distance(place, other)) for far, other in zip(apart, left, strict=True)]
+
+
+def _distance(one: Place, other: Place) -> float:
+    """Return how far two places are apart: the sum of the logarithms of the ratios of their numbers."""
+    total = 1000.0 * (one.device != other.device)
+    for name, value in one.problem.items():
+        theirs = other.problem[name]
+        if isinstance(value, int) and isinstance(theirs, int):
+            total += abs(math.log((value + 1) / (theirs + 1)))
+        else:
+            total += 100.0 * (value != theirs)
+    return total
+
+
+def _front(place: Place, sample: Sequence[Place]) -> list[tuple[Candidate, float]]:
+    """Return the trials of a study that serve more weight than each faster one, with the weight, and a derived one."""
+    found: list[tuple[Candidate, float]] = []
+    first = champion(place)
+    others = (Candidate(place, t.number, place.kernel.space.canonical(t.config)) for t in place.subject.elites)
+    for one in (first, *(one for one in others if one.trial != first.trial)):
+        if len(found) == MOST_OF_A_STUDY:
+            break
+        served = _served(place, one.config, sample)
+        if not found or served > found[-1][1]:
+            found.append((one, served))
+    space, best = place.kernel.space, found[-1]
+    for gene in space.genes:
+        for value in gene.values:
+            config = space.with_changes(first.config, {gene.name: value})
+            if config != first.config and place.runs(config):
+                served = _served(place, config, sample)
+                if served > best[1]:
+                    best = Candidate(place, first.trial, config, f"{gene.name}={value}"), served
+    return found if best is found[-1] else [*found, best]
+
+
+def _served(place: Place, config: Config, sample: Sequence[Place]) -> float:
+    """Return the weight of the shapes that a candidate's program for a place can run."""
+    own = place.program(config)
+    return sum(
+        one.weight
+        for one in sample
+        if one.device == place.device and one.names == place.names and one.program(config) == own and one.runs(config)
+    )
+
+
+def measured_at(
+    place: Place, pool: Sequence[Candidate], searched: Sequence[Place], useful: Callable[[Program], bool]
+) -> tuple[list[Config], list[Config]]:
+    """Return the candidates to measure at a place: those that may serve it, and the nearest champions as references."""
+    own = [one for one in pool if one.owner.device == place.device and place.runs(one.config)]
+    serving = [one.config for one in own if one.owner.name == place.name or useful(place.program(one.config))]
+    same = [one for one in searched if one.device == place.device and one.names == place.names]
+    near = sorted(same, key=lambda one: (_distance(one, place), one.name))
+    configs = dict.fromkeys(champion(one).config for one in near)
+    return serving, [one for one in configs if one not in serving and place.runs(one)][:REFERENCES]

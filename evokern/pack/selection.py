@@ -1,0 +1,258 @@
+"""Choice of the variants of a package, and of its dispatch, from times that were measured crosswise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Problem
+from evokern.errors import StudyError
+from evokern.export.checked import Report
+from evokern.export.launcher import field_holds
+from evokern.export.trace import Traces, trace
+from evokern.pack.baseline_code import BaselineModule
+from evokern.pack.candidates import Candidate, Place, Program, config_key, measured_at, pool_of
+from evokern.pack.choice import Sample, chosen_variants, dispatch_tree
+from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
+from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
+from evokern.pack.variant import Variant, variant_of
+
+
+class Selection:
+    """Choice of variants and of a dispatch from measured times."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        searched: Sequence[Place],
+        baselines: BaselineModule,
+        stored: CrosswiseTimes,
+        variants: int,
+        candidates: int,
+        report: Report,
+    ) -> None:
+        """Measure the candidates at the places.
+
+        Args:
+            places: shapes, the held-out ones last.
+            searched: studies with a champion.
+            baselines: baselines of the package.
+            stored: file with the times.
+            variants: largest number of variants.
+            candidates: largest number of candidates that may become variants.
+            report: prints a line before a step that may take several seconds.
+        """
+        self._places, self._stored, self._most, self._report = places, stored, variants, report
+        sampled = [one for one in places if not one.held_out]
+        self._modes = {names: index for index, names in enumerate(dict.fromkeys(one.names for one in places))}
+        pool = pool_of(searched, sampled, candidates, variants)
+        useful = _useful(pool, sampled, sum(one.weight for one in sampled) / (2 * variants))
+        self._origins = {(one.owner.device, one.key): one for one in pool}
+        self._made: dict[int, Variant] = {}
+        self.refuted: dict[str, str] = {}
+        """Candidates that failed the gate at a shape, with the reason."""
+        self._programs: dict[Program, int] = {}
+        measured: list[tuple[Place, list[Config], PlaceTimes]] = []
+        for place in places:
+            serving, references = measured_at(place, pool, searched, useful.__contains__)
+            if serving or references:
+                measured.append((place, serving, stored.at(place, [*serving, *references])))
+        wrong = self._wrong(measured)
+        self._samples: list[tuple[Place, Sample]] = []
+        """Places with times, by numbers of programs."""
+        for place, configs, found in measured:
+            numbers = {config_key(config): self._number(place.program(config)) for config in configs}
+            right = {n: key for key, n in numbers.items() if key in found.times and key not in wrong}
+            sample = Sample(
+                place.values(self._modes[place.names]),
+                {n: found.times[key] for n, key in right.items()},
+                {baselines.names.index(n): t for n, t in found.baselines.items() if n in baselines.names},
+                place.weight,
+                {n: found.ratios[key] for n, key in right.items() if key in found.ratios},
+                min((t for key, t in found.times.items() if key not in wrong), default=None),
+            )
+            self._samples.append((place, sample))
+
+    def _number(self, program: Program) -> int:
+        return self._programs.setdefault(program, len(self._programs))
+
+    def _wrong(self, measured: Sequence[tuple[Place, list[Config], PlaceTimes]]) -> set[str]:
+        """Return the keys of candidates that failed the gate at any place, and report them."""
+        wrong = set()
+        for place, serving, found in measured:
+            for config in serving:
+                if why := found.refuted.get(config_key(config)):
+                    wrong.add(config_key(config))
+                    self._refute(self._number(place.program(config)), f"{why} at {place.problem}")
+        return wrong
+
+    def choose(self) -> tuple[tuple[int, ...], tuple[Variant, ...], Tree]:
+        """Choose and compile variants, and check them at the edges of their regions."""
+        while True:
+            samples = [sample for place, sample in self._samples if not place.held_out]
+            chosen = chosen_variants(samples, self._most)
+            if not chosen:
+                raise StudyError("no candidate is faster than the baseline at any problem, so there is nothing to pack")
+            for number in chosen:
+                if number not in self._made:
+                    self._made[number] = self._variant(number)
+            if self._unfit(chosen):
+                continue
+            own = self.samples_of(chosen, held_out=False)
+            fields = (CAPABILITY, MODE, *(n for n in own[0].values if n not in (CAPABILITY, MODE)))
+            tree = dispatch_tree(own, range(len(chosen)), fields)
+            used = {index for _, leaf in regions(tree) for index in leaf.variants}
+            if self._dropped({number for index, number in enumerate(chosen) if index not in used}):
+                continue
+            if not self._dropped(self._failed_edges(chosen, tree)):
+                return chosen, tuple(self._made[number] for number in chosen), tree
+
+    def _dropped(self, numbers: set[int]) -> bool:
+        """Remove programs from all samples; return whether there were any."""
+        self._samples = [(place, sample.only(sample.times.keys() - numbers)) for place, sample in self._samples]
+        return bool(numbers)
+
+    def samples_of(self, chosen: Sequence[int], *, held_out: bool) -> list[Sample]:
+        """Return the samples of chosen programs with the numbers of variants."""
+        return [sample for place, sample in self.served(chosen) if place.held_out == held_out]
+
+    def served(self, chosen: Sequence[int]) -> list[tuple[Place, Sample]]:
+        """Return each place with the times of the chosen programs, by the numbers of variants."""
+        numbers = {number: index for index, number in enumerate(chosen)}
+        return [(place, sample.only(chosen, numbers)) for place, sample in self._samples]
+
+    def _unfit(self, chosen: Sequence[int]) -> bool:
+        """Remove times and programs, so that variants take exactly the places at which they have a time.
+
+        A variant that takes a place without a time there could serve it, although no gate accepted it there. Return
+        whether anything was removed.
+        """
+        unchecked, changed = set(), False
+        for index, (place, sample) in enumerate(self._samples):
+            taken = {n for n in chosen if self._made[n].chip == place.chip and _takes(self._made[n], place)}
+            for number in taken - sample.times.keys() if sample.times else ():
+                self._refute(number, f"it could not be checked at {place.problem}, which it takes")
+                unchecked.add(number)
+            if refused := {number for number in chosen if number in sample.times} - taken:
+                self._samples[index] = place, sample.only(sample.times.keys() - refused)
+                changed = True
+        return self._dropped(unchecked) or changed
+
+    def _failed_edges(self, chosen: Sequence[int], tree: Tree) -> set[int]:
+        """Return the programs that fail the gate at an edge of a region that they serve."""
+        failed = set()
+        for index, number in enumerate(chosen):
+            variant, place = self._made[number], self._home(number)
+            edges = [one for one in self._edges(tree, place) if self._serves(tree, chosen, one, place) == index]
+            known = {other.problem.key for other, sample in self._samples if number in sample.times}
+            new = [one for one in edges if one.key not in known]
+            if new and (why := self._stored.failure_at(place, variant.config, new)):
+                self._refute(number, f"{why} at an edge of its region ({'; '.join(map(str, new))})")
+                failed.add(number)
+        return failed
+
+    def _edges(self, tree: Tree, place: Place) -> Iterator[Problem]:
+        """Yield the smallest and the largest shape of each region, and the largest less one, as far as they exist.
+
+        Regions are bounded by the tree, and by the smallest and largest value of each field at the places.
+        """
+        same = [one.problem for one in self._places if one.names == place.names and one.device == place.device]
+        seen: set[str] = set()
+        for box, _ in regions(tree):
+            ends: dict[str, tuple[int, int]] = {}
+            for entry in place.kernel.fields:
+                values = sorted(v for one in same if isinstance(v := one[entry.name], int))
+                if not values:
+                    continue
+                low, high = box.get(entry.name, (None, None))
+                legal = [v for v in values if (low is None or v >= low) and (high is None or v <= high)]
+                legal += [v for v in (low, high) if v is not None and values[0] <= v <= values[-1]]
+                legal = [v for v in legal if field_holds(entry, v)]
+                ends[entry.name] = (min(legal), max(legal)) if legal else (values[0], values[-1])
+            entries = {entry.name: entry for entry in place.kernel.fields}
+            tail = {n: high - (high > low and field_holds(entries[n], high - 1)) for n, (low, high) in ends.items()}
+            corners = ({n: low for n, (low, _) in ends.items()}, {n: high for n, (_, high) in ends.items()}, tail)
+            for corner in corners:
+                problem = place.problem.changed(corner)
+                if problem.key not in seen:
+                    seen.add(problem.key)
+                    yield problem
+
+    def _serves(self, tree: Tree, chosen: Sequence[int], problem: Problem, like: Place) -> int | None:
+        """Return the variant that the package selects for a shape with another place's mode and chip."""
+        place = replace(like, subject=replace(like.subject, problems=(problem,)))
+        leaf = leaf_of(tree, place.values(self._modes[place.names]))
+        return next((index for index in leaf.variants if _takes(self._made[chosen[index]], place)), None)
+
+    def _home(self, number: int) -> Place:
+        """Return the heaviest sampled place at which a program was measured."""
+        here = [place for place, sample in self._samples if number in sample.times and not place.held_out]
+        return max(here, key=lambda place: place.weight)
+
+    def _origin(self, number: int) -> Candidate:
+        program = next(one for one, index in self._programs.items() if index == number)
+        return self._origins[program.device, program.config]
+
+    def _refute(self, number: int, why: str) -> None:
+        title = self._origin(number).title
+        self._report(f"{title} is left out: {why}")
+        self.refuted.setdefault(title, why)
+
+    def _variant(self, number: int) -> Variant:
+        """Compile a program for its heaviest place."""
+        home, origin = self._home(number), self._origin(number)
+        title = f"{origin.title}, compiled for {home.problem}"
+        self._report(f"compiling for {home.chip.architecture}: {title}")
+        return variant_of(home.kernel, origin.config, home.problem, home.chip, title)
+
+    def modes(self) -> list[tuple[Problem, Traces]]:
+        """Return a problem with its traces for each combination of names, in the order of the modes."""
+        found: dict[int, tuple[Problem, Traces]] = {}
+        for place, _ in self._samples:
+            config = next(c for c in self._origins.values() if place.runs(c.config)).config
+            found.setdefault(
+                self._modes[place.names], (place.problem, trace(place.kernel, config, place.problem, place.chip))
+            )
+        return [found[index] for index in sorted(found)]
+
+    def facts(self, chosen: Sequence[int], variants: Sequence[Variant]) -> list[dict[str, Any]]:
+        """Return the origin of each variant."""
+        rows = []
+        for number, variant in zip(chosen, variants, strict=True):
+            origin = self._origin(number)
+            record, proof = origin.owner.subject.record, origin.proof
+            checked = [place for place, sample in self._samples if number in sample.times]
+            rows.append(
+                {
+                    "study": origin.owner.name, "created": record.created, "trial": origin.trial,
+                    "changed": origin.changed, "genes": dict(origin.config),
+                    "problem": variant.problem.in_words(every=True), "device": record.device,
+                    "times": "predicted" if record.predicted else "measured",
+                    "verification": None if proof is None else proof.as_dict(),
+                    "gate_passed_at": [place.problem.in_words(every=True) for place in checked],
+                    "architecture": f"sm_{variant.capability}", "kernel_digest": origin.owner.kernel.digest(),
+                }
+            )  # fmt: skip
+        return rows
+
+
+def _useful(pool: Sequence[Candidate], sample: Sequence[Place], least: float) -> set[Program]:
+    """Return the programs that may become variants: those that serve some weight, and those of a study's own shape."""
+    weights: Counter[Program] = Counter()
+    for one in pool:
+        for place in sample:
+            if place.device == one.owner.device and place.runs(one.config):
+                weights[place.program(one.config)] += place.weight  # type: ignore[assignment]
+    own = {one.owner.program(one.config) for one in pool}
+    return own | {program for program, weight in weights.items() if weight >= least}
+
+
+def _takes(variant: Variant, place: Place) -> bool:
+    problem = place.problem
+    fields = {name: int(problem[name]) for name in variant.traces.fields}
+    names = all(variant.problem[n] == v for n, v in problem.items() if n not in fields)
+    ranges = all(field_holds(entry, fields[entry.name]) for entry in place.kernel.fields if entry.name in fields)
+    return names and ranges and all(guard.holds(fields) for guard in variant.traces.guards)
