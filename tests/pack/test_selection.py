@@ -1,0 +1,110 @@
+"""Selection of variants: general candidates, refuted programs, and the edges of regions, from given times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from paths import ROOT
+
+from evokern.analysis.candidates import TrialUnderTest
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Problem
+from evokern.errors import StudyError
+from evokern.hardware.profiles import chip
+from evokern.pack.baseline_code import BaselineModule
+from evokern.pack.candidates import Candidate, Place, pool_of
+from evokern.pack.choice import summary_of
+from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes
+from evokern.pack.selection import Selection
+from evokern.study.discovery import load_kernel
+
+KERNEL = load_kernel(ROOT / "kernels/attention")
+BASELINES = BaselineModule("", ("SDPA", "SDPA flash"), ())
+
+
+def _place(length: int, *, held_out: bool = False) -> Place:
+    record = SimpleNamespace(device="sim:l4", predicted=True, secret=1, created="", timing_rule=None)
+    trial = SimpleNamespace(number=7, config=KERNEL.space.default())
+    problem = KERNEL.problem(f"1,2,{length},64")
+    subject: Any = TrialUnderTest(record, None, KERNEL, (problem,), trial, (), None)  # type: ignore[arg-type]
+    return Place(f"S{length}", subject, chip("l4"), 1.0, held_out)
+
+
+class _Stored:
+    """Times as a function of the candidate and the shape."""
+
+    def __init__(self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0) -> None:
+        self.refuted_at, self.failing_edges, self.baseline_us = refuted_at, failing_edges, baseline_us
+        self.edges: list[str] = []
+
+    def at(self, place: Place, configs: Sequence[Config]) -> PlaceTimes:
+        times: dict[str, float] = {}
+        refuted: Mapping[str, str] = {}
+        for config in configs:
+            key, general = place.program(config).config, config["STATIC_SEQ"] == 0
+            if general and place.problem["S"] == self.refuted_at:
+                refuted = {key: "wrong: it differs"}
+            else:
+                times[key] = 1.1 if general else 1.0
+        return PlaceTimes(times, refuted, {"SDPA": 4.0, "SDPA flash": self.baseline_us}, {})
+
+    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem]) -> str:
+        self.edges += [str(one["S"]) for one in problems]
+        return "wrong: it differs" if self.failing_edges and config["STATIC_SEQ"] == 0 else ""
+
+
+def _selection(stored: Any, variants: int = 1) -> Selection:
+    places = [_place(64), _place(128), _place(256), _place(192, held_out=True), _place(320, held_out=True)]
+    return Selection(places, places[:2], BASELINES, stored, variants, 8, lambda text: None)
+
+
+def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> None:
+    """STATIC_SEQ=1 serves one length; the same champion with STATIC_SEQ=0 serves all, and comes first."""
+    sample = [_place(64), _place(128), _place(256)]
+    pool = pool_of(sample[:2], sample, 8, variants=1)
+    assert [(one.changed, one.config["STATIC_SEQ"]) for one in pool] == [("STATIC_SEQ=0", 0), ("", 1)]
+    assert pool[0].title == "trial 7 of S64 with STATIC_SEQ=0"
+    assert len(pool_of(sample[:2], sample, 1, variants=1)) == 1
+    assert isinstance(pool[0], Candidate)
+
+
+def test_the_general_candidate_serves_held_out_shapes() -> None:
+    """One variant serves each shape; the loss counts champions compiled for a shape as the best known code."""
+    stored = _Stored()
+    work = _selection(stored)
+    chosen, variants, tree = work.choose()
+    assert [variant.config["STATIC_SEQ"] for variant in variants] == [0]
+    found = summary_of(tree, work.samples_of(chosen, held_out=True))
+    assert (found.shapes, found.own_share, found.to_baseline, found.slower) == (2, 1.0, 0, 0)
+    assert found.loss == pytest.approx(0.1)
+    assert found.speedup == pytest.approx(3.0 / 1.1)
+    assert stored.edges == ["319"]  # the smallest and the largest shape were measured already
+    assert [one["changed"] for one in work.facts(chosen, variants)] == ["STATIC_SEQ=0"]
+
+
+@pytest.mark.parametrize("stored", [_Stored(refuted_at=192), _Stored(failing_edges=True)])
+def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored) -> None:
+    """A wrong result at a held-out shape or at an edge removes the program; the reason is kept."""
+    work = _selection(stored)
+    chosen, variants, tree = work.choose()
+    assert [variant.config["STATIC_SEQ"] for variant in variants] == [1]
+    assert "wrong: it differs" in work.refuted["trial 7 of S64 with STATIC_SEQ=0"]
+    assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == 0.0
+
+
+def test_a_faster_baseline_leaves_nothing_to_pack() -> None:
+    """If a baseline is faster at each shape, there is no package."""
+    with pytest.raises(StudyError, match="nothing to pack"):
+        _selection(_Stored(baseline_us=0.5)).choose()
+
+
+def test_no_measurement_begins_after_the_budget(tmp_path: Path) -> None:
+    """The message states the budget and the next step of the work."""
+    place = _place(64)
+    stored = CrosswiseTimes(tmp_path, lambda text: None, budget_s=0.0)
+    with pytest.raises(OverBudgetError, match="the budget of 0 s is used up before measuring 1 candidate at B=1 H=2"):
+        stored.at(place, [KERNEL.space.default()])
