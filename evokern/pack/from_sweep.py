@@ -102,17 +102,17 @@ def packed_sweep(
         made = describe(kernel, package, variants, tree, work.modes())
         summary, held_out = (summary_of(tree, work.samples_of(chosen, held_out=held)) for held in (False, True))
         report(f"building the operator {package}::{made.name}")
+        rows = [Dispatched(place, sample) for place, sample in work.served(chosen)]
         facts = {
             "compiler": compiler_version(), "variants": work.facts(chosen, variants),
             "searched_problems": len(searched), "dispatch": asdict(summary), "held_out": asdict(held_out),
-            "loss": LOSS, "refuted": work.refuted,
+            "loss": LOSS, "refuted": work.refuted, "shapes": [one.as_dict(tree, baselines.names) for one in rows],
         }  # fmt: skip
         written = write_package(folder, made, baselines, facts)
         packed = PackedSweep(
             written, f"{package}::{made.name}", made.signature.arguments_schema,
             tuple(one.title for one in variants), summary, held_out, tuple(without),
         )  # fmt: skip
-        rows = [Dispatched(place, sample) for place, sample in work.served(chosen)]
         page = pack_page(package, list(in_words(packed)), packed.variants, baselines.names, tree, rows)
         write_whole(folder / PAGE, page.encode())
     return packed
@@ -121,7 +121,7 @@ def packed_sweep(
 LOSS = (
     "the loss at a shape is the time divided by the best time of all code measured there, minus 1: the candidates of "
     "the package's pool, the nearest champions compiled for this shape, and the baselines. No search ran at held-out "
-    "shapes"
+    "shapes. Shapes that go to code without a time are not part of the loss"
 )
 """Meaning of the loss, for people."""
 

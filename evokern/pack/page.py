@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from evokern import report
 from evokern.pack.candidates import Place
@@ -26,6 +27,17 @@ class Dispatched:
     """The shape."""
     sample: Sample
     """Times by the numbers of variants."""
+
+    def as_dict(self, tree: Tree, baselines: Sequence[str]) -> dict[str, Any]:
+        """Return the code that a dispatch selects for the shape, with its time, as JSON values."""
+        found, sample = served_at(tree, self.sample), self.sample
+        ratio = None if found.variant is None else sample.ratios.get(found.variant)
+        return {
+            "problem": self.place.problem.in_words(every=True), "held_out": self.place.held_out,
+            "weight": self.place.weight, "variant": found.variant, "baseline": baselines[found.baseline],
+            "time_us": found.time_us, "best_us": sample.best_us, "baseline_us": sample.baseline_us,
+            "ratio_ci95": None if ratio is None else list(ratio),
+        }  # fmt: skip
 
 
 def pack_page(
@@ -73,8 +85,8 @@ def _regions(
         here = [(one, found) for one, found in served if leaf_of(tree, one.sample.values) is leaf]
         names = [f"{index}: {variants[index]}" for index in leaf.variants]
         weight = sum(one.place.weight for one, _ in here) / total if total else 0.0
-        otherwise = baselines[leaf.baseline] if leaf.baseline < len(baselines) else ""
-        rows.append((_in_words(box), "; ".join(names) or "-", otherwise, str(len(here)), f"{100 * weight:.0f} %"))
+        shown = _in_words(box), "; ".join(names) or "-", baselines[leaf.baseline]
+        rows.append((*shown, str(len(here)), f"{100 * weight:.0f} %"))
     return TextTable(("region", "variants, in this order", "otherwise", "shapes", "weight"), rows, (3, 4))
 
 
@@ -116,9 +128,7 @@ def _quantiles(known: Sequence[tuple[float, float]]) -> Iterator[float]:
 
 def _row(one: Dispatched, found: Served, baselines: Sequence[str]) -> tuple[str, ...]:
     place, sample = one.place, one.sample
-    by = f"variant {found.variant}"
-    if found.variant is None:
-        by = baselines[found.baseline] if found.baseline < len(baselines) else "a baseline"
+    by = baselines[found.baseline] if found.variant is None else f"variant {found.variant}"
     ratio = None if found.variant is None else sample.ratios.get(found.variant)
     return (
         str(place.problem),
