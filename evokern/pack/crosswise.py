@@ -20,7 +20,7 @@ from evokern.analysis import candidates
 from evokern.analysis.candidates import device_for, running_device
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
-from evokern.device import Device, StartReport, Task
+from evokern.device import Device, Task
 from evokern.device.contract import MeasuresRounds
 from evokern.errors import StoreError
 from evokern.files import is_file, read_text, write_whole
@@ -61,30 +61,30 @@ class PlaceTimes:
 class CrosswiseTimes:
     """File with crosswise times."""
 
-    def __init__(self, folder: Path, report: Callable[[str], None], budget_s: float | None = None) -> None:
+    def __init__(
+        self, folder: Path, baselines: Sequence[str], report: Callable[[str], None], budget_s: float | None = None
+    ) -> None:
         """Read the file, if there is one.
 
         Args:
             folder: folder of the sweep.
+            baselines: baselines that a package can contain; the others are not compared with candidates.
             report: prints a line before each measurement.
             budget_s: seconds after which no further shape is begun; None for no limit.
 
         Raises:
             StoreError: the file cannot be read, or was written by another version.
         """
-        self._path, self._report = folder / FILE, report
+        self._path, self._baselines, self._report = folder / FILE, tuple(baselines), report
         self._began, self._budget_s = time.monotonic(), budget_s
         self._table: dict[str, Any] = {"version": VERSION, "problems": {}, "edges": {}}
         if is_file(self._path):
             try:
-                found = json.loads(read_text(self._path))
-                known = found["version"] == VERSION
-                self._table = {"version": VERSION, "problems": dict(found["problems"]), "edges": dict(found["edges"])}
+                table = json.loads(read_text(self._path))
+                if known := table["version"] == VERSION:
+                    self._table = {"version": VERSION, "problems": {**table["problems"]}, "edges": {**table["edges"]}}
             except (ValueError, LookupError, TypeError) as error:
-                if isinstance(error, KeyError) and error.args == ("edges",):
-                    known = False
-                else:
-                    raise StoreError(f"{self._path} is damaged ({error}); delete it to measure again") from error
+                raise StoreError(f"{self._path} is damaged ({error}); delete it to measure again") from error
             if not known:
                 raise StoreError(f"{self._path} is from another version of evokern; delete it to measure again")
 
@@ -107,14 +107,15 @@ class CrosswiseTimes:
             with running_device(device, task) as started:
                 found = candidates.evaluate(device, missing)
                 passed = {c: e.time_us for c, e in zip(missing, found, strict=True) if e.passed_gate and e.time_us}
+                entry["times"] |= {config_key(config): passed.get(config) for config in missing}
                 entry["baselines"] |= {
-                    b.name: b.timings[0].median_us for b in started.baselines if b.timings and not b.error
+                    b.name: b.timings[0].median_us
+                    for b in started.baselines
+                    if b.name in self._baselines and b.timings and not b.error
                 }
-                entry["ratios"] |= _ratios(device, task, passed, started)
-            for config, one in zip(missing, found, strict=True):
-                entry["times"][config_key(config)] = passed.get(config)
-                if one.outcome in _REFUTED:
-                    entry["refuted"][config_key(config)] = _failure(one)
+                _measure_rounds(device, task, passed, entry)
+            wrong = [(c, e) for c, e in zip(missing, found, strict=True) if e.outcome in _REFUTED]
+            entry["refuted"] |= {config_key(config): _failure(one) for config, one in wrong}
             self._write()
         keys = {config_key(one) for one in configs}
         return PlaceTimes(
@@ -124,8 +125,14 @@ class CrosswiseTimes:
             {key: (low, high) for key, (low, high) in entry["ratios"].items() if key in keys},
         )
 
-    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem]) -> str:
+    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
         """Return the reason why a candidate fails the strict gate at some problems; empty if it passes at each.
+
+        Args:
+            place: place with the settings.
+            config: the candidate.
+            problems: problems for which the candidate has the same machine code.
+            title: origin of the candidate, for people.
 
         Raises:
             OverBudgetError: the candidate must be checked, but the budget is used up.
@@ -134,7 +141,9 @@ class CrosswiseTimes:
         keys = [one.key for one in problems]
         where = _digest(place.device, place.kernel.digest(), config_key(config), *keys)
         if where not in self._table["edges"]:
-            self._begin(f"the gate at {count_noun(len(problems), 'edge')} of the regions of {config_key(config)}")
+            self._begin(
+                f"{title} at {count_noun(len(problems), 'edge')} of its regions ({'; '.join(map(str, problems))})"
+            )
             device = device_for(place.subject.record, None)
             with running_device(device, replace(place.subject, problems=tuple(problems)).task(strict=True)):
                 (found,) = candidates.evaluate(device, [config])
@@ -159,14 +168,15 @@ def _failure(found: Evaluation) -> str:
     return f"{found.outcome.value}: {found.reason}"
 
 
-def _ratios(
-    device: Device, task: Task, passed: Mapping[Config, float], started: StartReport
-) -> dict[str, tuple[float, float]]:
-    """Measure the fastest candidates and the fastest baseline in interleaved rounds."""
-    usable = [(b.timings[0].median_us, b.name) for b in started.baselines if b.timings and not b.error]
+def _measure_rounds(device: Device, task: Task, passed: Mapping[Config, float], entry: dict[str, Any]) -> None:
+    """Measure the fastest candidates and the fastest baseline in interleaved rounds, which replace their times."""
     entrants = [one for one, time_us in passed.items() if time_us <= MOST_RATIO * min(passed.values())]
-    if not usable or not entrants or not isinstance(device, MeasuresRounds):
-        return {}
-    measure = device.rounds(task, [min(usable)[1], *entrants])
-    _, *found = effects(measure, 1 + len(entrants), rounds=ROUNDS, samples=SAMPLES)
-    return {config_key(config): one.ratio_ci95 for config, one in zip(entrants, found, strict=True)}
+    if not entry["baselines"] or not entrants or not isinstance(device, MeasuresRounds):
+        return
+    fastest = min(entry["baselines"], key=lambda name: (entry["baselines"][name], name))
+    measure = device.rounds(task, [fastest, *entrants])
+    baseline, *found = effects(measure, 1 + len(entrants), rounds=ROUNDS, samples=SAMPLES)
+    entry["baselines"][fastest] = baseline.time_us
+    for config, one in zip(entrants, found, strict=True):
+        entry["times"][config_key(config)] = one.time_us
+        entry["ratios"][config_key(config)] = list(one.ratio_ci95)

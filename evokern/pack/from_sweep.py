@@ -95,7 +95,7 @@ def packed_sweep(
     with ExitStack() as stack:
         searched, without = _searched(stack, sweep, databases, request)
         kernel, baselines = searched[0].kernel, baselines_of(searched[0].kernel)
-        stored = CrosswiseTimes(databases, report, request.budget_s)
+        stored = CrosswiseTimes(databases, baselines.names, report, request.budget_s)
         places = _places(sweep, searched)
         work = Selection(places, searched, baselines, stored, request.variants, request.candidates, report)
         chosen, variants, tree = work.choose()

@@ -69,7 +69,7 @@ class Selection:
             sample = Sample(
                 place.values(self._modes[place.names]),
                 {n: found.times[key] for n, key in right.items()},
-                {baselines.names.index(n): t for n, t in found.baselines.items() if n in baselines.names},
+                {baselines.names.index(n): t for n, t in found.baselines.items()},
                 place.weight,
                 {n: found.ratios[key] for n, key in right.items() if key in found.ratios},
                 min((t for key, t in found.times.items() if key not in wrong), default=None),
@@ -149,7 +149,7 @@ class Selection:
             edges = [one for one in self._edges(tree, place) if self._serves(tree, chosen, one, place) == index]
             known = {other.problem.key for other, sample in self._samples if number in sample.times}
             new = [one for one in edges if one.key not in known]
-            if new and (why := self._stored.failure_at(place, variant.config, new)):
+            if new and (why := self._stored.failure_at(place, variant.config, new, self._origin(number).title)):
                 self._refute(number, f"{why} at an edge of its region ({'; '.join(map(str, new))})")
                 failed.add(number)
         return failed

@@ -62,8 +62,3 @@ def regions(tree: Tree, box: Box | None = None) -> Iterator[tuple[Box, TreeLeaf]
     low, high = box.get(tree.field, (None, None))
     yield from regions(tree.yes, {**box, tree.field: (low, tree.most)})
     yield from regions(tree.no, {**box, tree.field: (tree.most + 1, high)})
-
-
-def leaves(tree: Tree) -> Iterator[TreeLeaf]:
-    """Yield the leaves from left to right."""
-    return (leaf for _, leaf in regions(tree))

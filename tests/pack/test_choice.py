@@ -8,7 +8,7 @@ import random
 import pytest
 
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_by, summary_of, tree_cost
-from evokern.pack.tree import CAPABILITY, MODE, Split, TreeLeaf, leaves
+from evokern.pack.tree import CAPABILITY, MODE, Split, TreeLeaf, regions
 
 FIELDS = (CAPABILITY, MODE, "S")
 
@@ -87,5 +87,23 @@ def test_a_leaf_names_a_second_variant_for_shapes_that_the_first_does_not_take()
         sample(67, {1: 1.0}, 9.0),
     ]
     tree = dispatch_tree(samples, (0, 1), FIELDS)
-    assert [leaf.variants for leaf in leaves(tree)] == [(0, 1)]
+    assert [leaf.variants for _, leaf in regions(tree)] == [(0, 1)]
     assert tree_cost(tree, samples) == pytest.approx(0.0)
+
+
+def test_a_leaf_has_the_region_of_its_decisions() -> None:
+    """Regions have the limits of the decisions on their way, and cover each shape once."""
+    tree = Split("S", 512, TreeLeaf((0,)), Split("S", 1024, TreeLeaf((1,)), TreeLeaf()))
+    assert [box["S"] for box, _ in regions(tree)] == [(None, 512), (513, 1024), (1025, None)]
+
+
+def test_the_upper_end_of_the_interval_decides_against_a_variant() -> None:
+    """A variant that may be 3 % slower leaves the shape to the baseline, even if its own time is the shortest."""
+    near = Sample({CAPABILITY: 90, MODE: 0, "S": 64}, {0: 0.99}, {0: 1.0}, 1.0, {0: (0.95, 1.03)})
+    sure = Sample({CAPABILITY: 90, MODE: 0, "S": 512}, {0: 0.99}, {0: 1.0}, 1.0, {0: (0.97, 1.01)})
+    unpaired = Sample({CAPABILITY: 90, MODE: 0, "S": 4096}, {0: 0.99}, {0: 1.0})
+    assert [one.slower(0) for one in (near, sure, unpaired)] == [True, False, False]
+    tree = dispatch_tree([near, sure, unpaired], (0,), FIELDS)
+    assert [served_by(tree, one) for one in (near, sure, unpaired)] == [None, 0, 0]
+    found = summary_of(tree, [near])
+    assert (found.own_share, found.to_baseline, found.slower) == (0.0, 1, 0)

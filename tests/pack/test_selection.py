@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes
 from evokern.pack.selection import Selection
 from evokern.study.discovery import load_kernel
+from evokern.study.trial import Outcome
 
 KERNEL = load_kernel(ROOT / "kernels/attention")
 BASELINES = BaselineModule("", ("SDPA", "SDPA flash"), ())
@@ -52,7 +54,7 @@ class _Stored:
                 times[key] = 1.1 if general else 1.0
         return PlaceTimes(times, refuted, {"SDPA": 4.0, "SDPA flash": self.baseline_us}, {})
 
-    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem]) -> str:
+    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
         self.edges += [str(one["S"]) for one in problems]
         return "wrong: it differs" if self.failing_edges and config["STATIC_SEQ"] == 0 else ""
 
@@ -102,9 +104,45 @@ def test_a_faster_baseline_leaves_nothing_to_pack() -> None:
         _selection(_Stored(baseline_us=0.5)).choose()
 
 
+class _Rounds:
+    """Device whose rounds disagree with its single measurements."""
+
+    def rounds(self, task: object, entrants: Sequence[Config | str]) -> Any:
+        self.entrants = entrants
+        return lambda alive, samples: [[5.0 + index] * samples for index in alive]
+
+
+def test_rounds_replace_the_times_of_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates near the fastest are compared with the fastest packable baseline; stored times are kept."""
+    place, device = _place(64), _Rounds()
+    default = KERNEL.space.default()
+    configs = [default, *(KERNEL.space.with_changes(default, {"MIN_BLOCKS": n}) for n in (2, 3))]
+    timing = [SimpleNamespace(median_us=2.0)]
+    baselines = [SimpleNamespace(name=name, timings=timing, error="") for name in ("SDPA", "torch.compile")]
+    found = [
+        SimpleNamespace(time_us=1.0, passed_gate=True, outcome=Outcome.MEASURED),
+        SimpleNamespace(time_us=1.6, passed_gate=True, outcome=Outcome.MEASURED),
+        SimpleNamespace(time_us=None, passed_gate=False, outcome=Outcome.WRONG, reason="it differs"),
+    ]
+    module = "evokern.pack.crosswise"
+    monkeypatch.setattr(f"{module}.device_for", lambda record, name: device)
+    monkeypatch.setattr(
+        f"{module}.running_device", lambda device, task: nullcontext(SimpleNamespace(baselines=baselines))
+    )
+    monkeypatch.setattr(f"{module}.candidates.evaluate", lambda device, missing: found)
+    monkeypatch.setattr(TrialUnderTest, "task", lambda self, strict: None)
+    first, second, third = (place.program(one).config for one in configs)
+    measured = CrosswiseTimes(tmp_path, ("SDPA",), lambda text: None).at(place, configs)
+    assert device.entrants == ["SDPA", default]
+    assert measured.times == {first: 6.0, second: 1.6}
+    assert (measured.baselines, measured.refuted) == ({"SDPA": 5.0}, {third: "wrong: it differs"})
+    assert measured.ratios[first] == pytest.approx((1.2, 1.2))
+    assert CrosswiseTimes(tmp_path, ("SDPA",), lambda text: None, budget_s=0.0).at(place, configs) == measured
+
+
 def test_no_measurement_begins_after_the_budget(tmp_path: Path) -> None:
     """The message states the budget and the next step of the work."""
     place = _place(64)
-    stored = CrosswiseTimes(tmp_path, lambda text: None, budget_s=0.0)
+    stored = CrosswiseTimes(tmp_path, (), lambda text: None, budget_s=0.0)
     with pytest.raises(OverBudgetError, match="the budget of 0 s is used up before measuring 1 candidate at B=1 H=2"):
         stored.at(place, [KERNEL.space.default()])

@@ -116,6 +116,8 @@ def run(
     folder = db or found.folder
     if db is None and (why := link_outside(folder)):
         raise UsageError(f"{why}; remove the link, or choose the folder with --db")
+    if found.held_out:
+        output.note(f"{count_noun(len(found.held_out), 'held-out shape')} of {sweep} will not be searched")
     cluster = ray_request(ray_address, num_cpus, num_gpus)
     request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust, inputs, keep_going)
     with Watcher(output, lines=False) as watch:
