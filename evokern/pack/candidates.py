@@ -2,8 +2,8 @@
 
 A program is general over a field if the macros of the candidate do not depend on the field: the same machine code then
 runs each shape that meets the constraints. Grid, shared memory and arguments are computed for each shape. A champion
-with problem constants in its machine code serves few shapes. Therefore a study also contributes its fastest trials that
-serve more shapes, and its champion with the one changed gene that lets it serve the most.
+with problem constants in its machine code serves few shapes. Therefore a study also contributes fast trials that serve
+more shapes. It also contributes its champion with the one changed gene that lets it serve the most.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Crosswise times: candidates of a sweep's studies, each measured at many shapes, with the baselines.
 
 Each candidate passes the strict correctness gate at each shape before it is timed. On a GPU, the fastest candidates and
-the fastest baseline are then measured in interleaved rounds, which give an interval for the ratio of their times. The
-results are stored in the sweep's folder after each shape, so an interrupted measurement continues, and packing again
-measures nothing and writes the same package.
+the fastest baseline are then measured in interleaved rounds. The rounds give an interval for the ratio of their times.
+The results are stored in the sweep's folder after each shape. An interrupted measurement therefore continues, and
+packing again measures nothing and writes the same package.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python tests/scripts/pack_numbers.py FOLDER [attention-f16 attention-bf16 matmul rmsnorm] --seconds 450
 
 Each call works for about `--seconds`, at most a minute longer, and continues in the next call; repeat the command until
-it prints `done` for each package. The steps of a package are: a sweep with a budget of 10 minutes, `evokern pack`, the
-self-test with times, a search of 20 s for each of 12 held-out shapes, and interleaved rounds of the package's variant
-and the search's champion at each of them. The results are in FOLDER/NAME.json. `--device sim:l4 --small` shows on a
+it prints `done` for each package. The first steps are a sweep with a budget of 10 minutes, `evokern pack`, and the
+self-test with times. A search of 20 s for each of 12 held-out shapes follows. Interleaved rounds then compare the
+package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json. `--device sim:l4 --small` shows on a
 machine without a GPU that each step works.
 """
 
@@ -28,6 +28,7 @@ from evokern.measurement.playoff import effects
 from evokern.store import open_readonly
 from evokern.sweep import read_sweep
 
+# words: files
 ATTENTION = """kernel = "attention"
 dtype = "DTYPE"
 trials = 48
@@ -54,6 +55,7 @@ seed = 54
 [shapes.fields]
 M = {{ least = 1, most = 4096, scale = "log" }}
 """
+# words: files
 RMSNORM = """kernel = "rmsnorm"
 dtype = "bf16"
 trials = 48

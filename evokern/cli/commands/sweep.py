@@ -328,9 +328,9 @@ def pack(
 ) -> int:
     """Write the best kernels of a sweep as an installable Python package with one operator for torch.
 
-    The command measures champions and further fast trials at the shapes of the sweep and at the held-out shapes, and
-    stores the times in the folder of the sweep. It then chooses at most N kernels, and a decision tree that selects a
-    kernel for each shape. Other shapes run a torch function. `pip install` needs no compiler. The exit code is 1 if
+    The command measures champions and further fast trials at the shapes of the sweep and at the held-out shapes. The
+    times are stored in the folder of the sweep. The command then chooses at most N kernels, and a decision tree that
+    selects a kernel for each shape. Other shapes run a torch function. `pip install` needs no compiler. The exit code is 1 if
     the budget ended before all times were measured.
     """
     from evokern.pack import PackRequest, packed_sweep
