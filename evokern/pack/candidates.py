@@ -77,20 +77,20 @@ class Place:
         """Return whether a candidate can run the shape, even if that is wasteful."""
         return check(self.kernel, config, [self.problem], self.chip, essential=True) is None
 
-    def program(self, config: Config) -> Program:
+    def program(self, config: Config) -> ProgramKey:
         """Return the identity of a candidate's machine code for the shape."""
         if config not in self._programs:
             defined = tuple(sorted(macros(self.kernel, config, self.problem).items()))
-            self._programs[config] = Program(self.device, config_key(config), defined)
+            self._programs[config] = ProgramKey(self.device, config_key(config), defined)
         return self._programs[config]
 
     @cached_property
-    def _programs(self) -> dict[Config, Program]:
+    def _programs(self) -> dict[Config, ProgramKey]:
         return {}
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramKey:
     """Identity of machine code: a candidate, and the macros that the code contains."""
 
     device: str
@@ -102,7 +102,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PoolCandidate:
     """A candidate of the pool."""
 
     owner: Place
@@ -136,13 +136,13 @@ def config_key(config: Config) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
-def champion(place: Place) -> Candidate:
+def champion(place: Place) -> PoolCandidate:
     """Return the champion of a searched study."""
     trial = place.subject.trial
-    return Candidate(place, trial.number, place.kernel.space.canonical(trial.config))
+    return PoolCandidate(place, trial.number, place.kernel.space.canonical(trial.config))
 
 
-def pool_of(searched: Sequence[Place], sample: Sequence[Place], most: int, variants: int) -> list[Candidate]:
+def pool_of(searched: Sequence[Place], sample: Sequence[Place], most: int, variants: int) -> list[PoolCandidate]:
     """Return the candidates that may become variants, those of the most different studies first.
 
     Args:
@@ -153,8 +153,8 @@ def pool_of(searched: Sequence[Place], sample: Sequence[Place], most: int, varia
             last.
     """
     least = sum(one.weight for one in sample) / (2 * variants)
-    wide: dict[tuple[str, str], Candidate] = {}
-    narrow: dict[tuple[str, str], Candidate] = {}
+    wide: dict[tuple[str, str], PoolCandidate] = {}
+    narrow: dict[tuple[str, str], PoolCandidate] = {}
     for place in _spread(searched):
         for candidate, served in _front(place, sample):
             (wide if served >= least else narrow).setdefault((place.device, candidate.key), candidate)
@@ -185,11 +185,11 @@ def _distance(one: Place, other: Place) -> float:
     return total
 
 
-def _front(place: Place, sample: Sequence[Place]) -> list[tuple[Candidate, float]]:
+def _front(place: Place, sample: Sequence[Place]) -> list[tuple[PoolCandidate, float]]:
     """Return the trials of a study that serve more weight than each faster one, with the weight, and a derived one."""
-    found: list[tuple[Candidate, float]] = []
+    found: list[tuple[PoolCandidate, float]] = []
     first = champion(place)
-    others = (Candidate(place, t.number, place.kernel.space.canonical(t.config)) for t in place.subject.elites)
+    others = (PoolCandidate(place, t.number, place.kernel.space.canonical(t.config)) for t in place.subject.elites)
     for one in (first, *(one for one in others if one.trial != first.trial)):
         if len(found) == MOST_OF_A_STUDY:
             break
@@ -203,7 +203,7 @@ def _front(place: Place, sample: Sequence[Place]) -> list[tuple[Candidate, float
             if config != first.config and place.runs(config):
                 served = _served(place, config, sample)
                 if served > best[1]:
-                    best = Candidate(place, first.trial, config, f"{gene.name}={value}"), served
+                    best = PoolCandidate(place, first.trial, config, f"{gene.name}={value}"), served
     return found if best is found[-1] else [*found, best]
 
 
@@ -218,7 +218,7 @@ def _served(place: Place, config: Config, sample: Sequence[Place]) -> float:
 
 
 def measured_at(
-    place: Place, pool: Sequence[Candidate], searched: Sequence[Place], useful: Callable[[Program], bool]
+    place: Place, pool: Sequence[PoolCandidate], searched: Sequence[Place], useful: Callable[[ProgramKey], bool]
 ) -> tuple[list[Config], list[Config]]:
     """Return the candidates to measure at a place: those that may serve it, and the nearest champions as references."""
     own = [one for one in pool if one.owner.device == place.device and place.runs(one.config)]

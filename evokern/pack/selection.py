@@ -14,7 +14,7 @@ from evokern.export.checked import Report
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
 from evokern.pack.baseline_code import BaselineModule
-from evokern.pack.candidates import Candidate, Place, Program, config_key, measured_at, pool_of
+from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
@@ -54,7 +54,7 @@ class Selection:
         self._made: dict[int, Variant] = {}
         self.refuted: dict[str, str] = {}
         """Candidates that failed the gate at a shape, with the reason."""
-        self._programs: dict[Program, int] = {}
+        self._programs: dict[ProgramKey, int] = {}
         measured: list[tuple[Place, list[Config], PlaceTimes]] = []
         for place in places:
             serving, references = measured_at(place, pool, searched, useful.__contains__)
@@ -76,7 +76,7 @@ class Selection:
             )
             self._samples.append((place, sample))
 
-    def _number(self, program: Program) -> int:
+    def _number(self, program: ProgramKey) -> int:
         return self._programs.setdefault(program, len(self._programs))
 
     def _wrong(self, measured: Sequence[tuple[Place, list[Config], PlaceTimes]]) -> set[str]:
@@ -192,7 +192,7 @@ class Selection:
         here = [place for place, sample in self._samples if number in sample.times and not place.held_out]
         return max(here, key=lambda place: place.weight)
 
-    def _origin(self, number: int) -> Candidate:
+    def _origin(self, number: int) -> PoolCandidate:
         program = next(one for one, index in self._programs.items() if index == number)
         return self._origins[program.device, program.config]
 
@@ -239,9 +239,9 @@ class Selection:
         return rows
 
 
-def _useful(pool: Sequence[Candidate], sample: Sequence[Place], least: float) -> set[Program]:
+def _useful(pool: Sequence[PoolCandidate], sample: Sequence[Place], least: float) -> set[ProgramKey]:
     """Return the programs that may become variants: those that serve some weight, and those of a study's own shape."""
-    weights: Counter[Program] = Counter()
+    weights: Counter[ProgramKey] = Counter()
     for one in pool:
         for place in sample:
             if place.device == one.owner.device and place.runs(one.config):

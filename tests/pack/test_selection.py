@@ -17,7 +17,7 @@ from evokern.declaration.kernel import Problem
 from evokern.errors import StudyError
 from evokern.hardware.profiles import chip
 from evokern.pack.baseline_code import BaselineModule
-from evokern.pack.candidates import Candidate, Place, pool_of
+from evokern.pack.candidates import Place, PoolCandidate, pool_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes
 from evokern.pack.selection import Selection
@@ -71,7 +71,7 @@ def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> 
     assert [(one.changed, one.config["STATIC_SEQ"]) for one in pool] == [("STATIC_SEQ=0", 0), ("", 1)]
     assert pool[0].title == "trial 7 of S64 with STATIC_SEQ=0"
     assert len(pool_of(sample[:2], sample, 1, variants=1)) == 1
-    assert isinstance(pool[0], Candidate)
+    assert isinstance(pool[0], PoolCandidate)
 
 
 def test_the_general_candidate_serves_held_out_shapes() -> None:

@@ -5,8 +5,8 @@
 Each call works for about `--seconds`, at most a minute longer, and continues in the next call; repeat the command until
 it prints `done` for each package. The first steps are a sweep with a budget of 10 minutes, `evokern pack`, and the
 self-test with times. A search of 20 s for each of 12 held-out shapes follows. Interleaved rounds then compare the
-package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json. `--device sim:l4 --small` shows on a
-machine without a GPU that each step works.
+package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json. `--device sim:l4
+--small` shows on a machine without a GPU that each step works.
 """
 
 from __future__ import annotations

@@ -330,8 +330,8 @@ def pack(
 
     The command measures champions and further fast trials at the shapes of the sweep and at the held-out shapes. The
     times are stored in the folder of the sweep. The command then chooses at most N kernels, and a decision tree that
-    selects a kernel for each shape. Other shapes run a torch function. `pip install` needs no compiler. The exit code is 1 if
-    the budget ended before all times were measured.
+    selects a kernel for each shape. Other shapes run a torch function. `pip install` needs no compiler. The exit code
+    is 1 if the budget ended before all times were measured.
     """
     from evokern.pack import PackRequest, packed_sweep
     from evokern.pack.crosswise import OverBudgetError
