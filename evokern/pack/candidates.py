@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 from evokern.analysis.candidates import TrialUnderTest
 from evokern.declaration.feasibility import check
@@ -143,21 +144,24 @@ def champion(place: Place) -> PoolCandidate:
 
 
 def pool_of(searched: Sequence[Place], sample: Sequence[Place], most: int, variants: int) -> list[PoolCandidate]:
-    """Return the candidates that may become variants, those of the most different studies first.
+    """Return the candidates that may become variants: the most general one of each study, then the next of each.
+
+    Studies that differ most come first.
 
     Args:
         searched: studies with a champion.
         sample: shapes for which variants are chosen.
         most: largest number of candidates.
-        variants: largest number of variants. A program that serves less than half of its share of the weight comes
-            last.
+        variants: largest number of variants. A program that serves only one shape, and less than half of a variant's
+            share of the weight, comes last.
     """
     least = sum(one.weight for one in sample) / (2 * variants)
     wide: dict[tuple[str, str], PoolCandidate] = {}
     narrow: dict[tuple[str, str], PoolCandidate] = {}
-    for place in _spread(searched):
-        for candidate, served in _front(place, sample):
-            (wide if served >= least else narrow).setdefault((place.device, candidate.key), candidate)
+    fronts = [_front(place, sample)[::-1] for place in _spread(searched)]
+    for candidate, served in (one for rank in zip_longest(*fronts) for one in rank if one):
+        kind = wide if served >= least or served > candidate.owner.weight else narrow
+        kind.setdefault((candidate.owner.device, candidate.key), candidate)
     return list({**wide, **{key: one for key, one in narrow.items() if key not in wide}}.values())[:most]
 
 
@@ -196,7 +200,7 @@ def _front(place: Place, sample: Sequence[Place]) -> list[tuple[PoolCandidate, f
         served = _served(place, one.config, sample)
         if not found or served > found[-1][1]:
             found.append((one, served))
-    space, best = place.kernel.space, found[-1]
+    space, best = place.kernel.space, found[0]
     for gene in space.genes:
         for value in gene.values:
             config = space.with_changes(first.config, {gene.name: value})
@@ -204,7 +208,7 @@ def _front(place: Place, sample: Sequence[Place]) -> list[tuple[PoolCandidate, f
                 served = _served(place, config, sample)
                 if served > best[1]:
                     best = PoolCandidate(place, first.trial, config, f"{gene.name}={value}"), served
-    return found if best is found[-1] else [*found, best]
+    return found if best is found[0] else [*found, best]
 
 
 def _served(place: Place, config: Config, sample: Sequence[Place]) -> float:

@@ -2,13 +2,17 @@
 
 All costs are logarithms of a time divided by the best known time for the shape. Ties are decided by index, so the same
 times always give the same choice.
+
+If the shapes are a sample of a distribution, other shapes will occur. Half of a shape's cost is then that of a shape
+like it that was not sampled: variants whose machine code runs no other sampled shape cannot serve it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 from evokern.pack.tree import Split, Tree, TreeLeaf, leaf_of
@@ -25,6 +29,8 @@ LEAST_REGRET = 0.01
 """Smallest such part of a variant that may be slower by more than the permitted factor."""
 LEAST_GAIN = 0.001
 """Smallest decrease of the mean cost for which a variant or a decision is added."""
+UNSEEN = 0.5
+"""Part of the cost that is for shapes that were not sampled, if there are any."""
 MOST_DEPTH = 8
 """Largest number of decisions for one shape."""
 
@@ -45,6 +51,8 @@ class Sample:
     """Variant → 95 % interval of its time divided by that of the fastest baseline, from interleaved rounds."""
     reference_us: float | None = None
     """Best time of other code that was measured at the shape."""
+    special: frozenset[int] | None = None
+    """Variants that run no other sampled shape; None if only the sampled shapes will occur."""
 
     @property
     def baseline_us(self) -> float | None:
@@ -77,7 +85,19 @@ class Sample:
         kept = {one: one if numbers is None else numbers[one] for one in variants}
         times = {kept[one]: time_us for one, time_us in self.times.items() if one in kept}
         ratios = {kept[one]: ratio for one, ratio in self.ratios.items() if one in kept}
-        return replace(self, times=times, ratios=ratios, reference_us=self.best_us)
+        special = None if self.special is None else frozenset(kept[one] for one in self.special if one in kept)
+        return replace(self, times=times, ratios=ratios, reference_us=self.best_us, special=special)
+
+    def expected(self, cost: Callable[[Mapping[int, float]], float]) -> float:
+        """Return the weighted cost, expected over the shape itself and shapes like it.
+
+        Args:
+            cost: function of the times of the variants that can run a shape.
+        """
+        if not self.special:
+            return self.weight * cost(self.times)
+        others = {one: time_us for one, time_us in self.times.items() if one not in self.special}
+        return self.weight * ((1 - UNSEEN) * cost(self.times) + UNSEEN * cost(others))
 
     def cost(self, variant: int | None, baseline: int = 0) -> float:
         """Return the cost if a variant or, for None, a baseline serves the shape."""
@@ -122,12 +142,12 @@ def chosen_variants(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
 def _served_cost(samples: Sequence[Sample], chosen: Iterable[int]) -> float:
     """Return the weighted cost if each shape gets the best of the chosen variants and its baselines."""
     kept = set(chosen)
-    total = 0.0
-    for sample in samples:
-        options = [sample.cost(variant) for variant in sample.times if variant in kept]
-        baselines = [sample.cost(None, baseline) for baseline in sample.baselines] or [UNSERVED]
-        total += sample.weight * min([*options, *baselines])
-    return total
+
+    def cost(sample: Sample, times: Mapping[int, float]) -> float:
+        options = [sample.cost(variant) for variant in times if variant in kept]
+        return min([*options, *(sample.cost(None, baseline) for baseline in sample.baselines or [-1])])
+
+    return sum(sample.expected(partial(cost, sample)) for sample in samples)
 
 
 def dispatch_tree(samples: Sequence[Sample], chosen: Sequence[int], fields: Sequence[str]) -> Tree:
@@ -165,13 +185,19 @@ def _grown(samples: list[Sample], chosen: tuple[int, ...], fields: tuple[str, ..
 
 
 def _best_leaf(samples: Sequence[Sample], chosen: Sequence[int]) -> tuple[TreeLeaf, float]:
-    """Return the leaf with the least cost for some shapes: variants are appended while that lowers the cost."""
+    """Return the leaf with the least cost for some shapes: variants are inserted while that lowers the cost."""
     names = sorted({baseline for sample in samples for baseline in sample.baselines}) or [0]
     baseline = min(names, key=lambda b: (sum(s.weight * s.cost(None, b) for s in samples), b))
     leaf = TreeLeaf((), baseline)
     cost = tree_cost(leaf, samples)
     while True:
-        longer = [TreeLeaf((*leaf.variants, v), baseline) for v in chosen if v not in leaf.variants]
+        here = leaf.variants
+        longer = [
+            TreeLeaf((*here[:place], v, *here[place:]), baseline)
+            for v in chosen
+            if v not in here
+            for place in range(len(here) + 1)
+        ]
         found = min(longer, key=lambda one: (tree_cost(one, samples), one.variants), default=None)
         if found is None or tree_cost(found, samples) >= cost - 1e-12:
             return leaf, cost
@@ -180,13 +206,20 @@ def _best_leaf(samples: Sequence[Sample], chosen: Sequence[int]) -> tuple[TreeLe
 
 def served_by(tree: Tree, sample: Sample) -> int | None:
     """Return the variant that a tree selects for a shape; None for a baseline."""
-    leaf = leaf_of(tree, sample.values)
-    return next((variant for variant in leaf.variants if variant in sample.times), None)
+    return _first(leaf_of(tree, sample.values), sample.times)
+
+
+def _first(leaf: TreeLeaf, times: Mapping[int, float]) -> int | None:
+    return next((variant for variant in leaf.variants if variant in times), None)
 
 
 def tree_cost(tree: Tree, samples: Iterable[Sample]) -> float:
     """Return the weighted cost of some shapes with a tree."""
-    return sum(s.weight * s.cost(served_by(tree, s), leaf_of(tree, s.values).baseline) for s in samples)
+
+    def cost(sample: Sample, leaf: TreeLeaf, times: Mapping[int, float]) -> float:
+        return sample.cost(_first(leaf, times), leaf.baseline)
+
+    return sum(s.expected(partial(cost, s, leaf_of(tree, s.values))) for s in samples)
 
 
 @dataclass(frozen=True)

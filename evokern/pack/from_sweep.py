@@ -97,7 +97,16 @@ def packed_sweep(
         kernel, baselines = searched[0].kernel, baselines_of(searched[0].kernel)
         stored = CrosswiseTimes(databases, baselines.names, report, request.budget_s)
         places = _places(sweep, searched)
-        work = Selection(places, searched, baselines, stored, request.variants, request.candidates, report)
+        work = Selection(
+            places,
+            searched,
+            baselines,
+            stored,
+            request.variants,
+            request.candidates,
+            report,
+            unseen=sweep.shapes.sampled,
+        )
         chosen, variants, tree = work.choose()
         made = describe(kernel, package, variants, tree, work.modes())
         summary, held_out = (summary_of(tree, work.samples_of(chosen, held_out=held)) for held in (False, True))

@@ -33,6 +33,8 @@ class Selection:
         variants: int,
         candidates: int,
         report: Report,
+        *,
+        unseen: bool,
     ) -> None:
         """Measure the candidates at the places.
 
@@ -44,6 +46,7 @@ class Selection:
             variants: largest number of variants.
             candidates: largest number of candidates that may become variants.
             report: prints a line before a step that may take several seconds.
+            unseen: whether other shapes than those of the places will occur.
         """
         self._places, self._stored, self._most, self._report = places, stored, variants, report
         sampled = [one for one in places if not one.held_out]
@@ -75,6 +78,12 @@ class Selection:
                 min((t for key, t in found.times.items() if key not in wrong), default=None),
             )
             self._samples.append((place, sample))
+        if unseen:
+            runs = Counter(n for place, sample in self._samples if not place.held_out for n in sample.times)
+            special = frozenset(number for number, shapes in runs.items() if shapes == 1)
+            self._samples = [
+                (place, replace(sample, special=special & sample.times.keys())) for place, sample in self._samples
+            ]
 
     def _number(self, program: ProgramKey) -> int:
         return self._programs.setdefault(program, len(self._programs))

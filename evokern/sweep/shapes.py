@@ -64,6 +64,13 @@ class Shapes:
     """File or table with the fields, for messages; empty for a list of problems."""
     fields: tuple[str, ...] = ()
     """Fields that the file or table sets; empty for a list of problems."""
+    drawn: bool = False
+    """Whether the shapes are a random sample."""
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the searched shapes are a sample of more shapes."""
+        return self.drawn or bool(self.held_out)
 
     def check_fields(self, kernel: str, declared: Sequence[ProblemField]) -> None:
         """Reject fields that a kernel does not have, and a missing field.
@@ -131,7 +138,7 @@ def distribution(where: str, table: Any, folder: Path, problems: Sequence[SweepS
     held = {one.text for one in rng.sample(order, number)}
     searched = tuple(one for one in order if one.text not in held)
     others = (replace(one, held_out=True) for one in order if one.text in held)
-    return Shapes(searched, tuple(others), source, tuple(names))
+    return Shapes(searched, tuple(others), source, tuple(names), count is not None)
 
 
 def _whole(where: str, name: str, value: object, least: int) -> int:

@@ -59,9 +59,9 @@ class _Stored:
         return "wrong: it differs" if self.failing_edges and config["STATIC_SEQ"] == 0 else ""
 
 
-def _selection(stored: Any, variants: int = 1) -> Selection:
+def _selection(stored: Any, variants: int = 1, *, unseen: bool = False) -> Selection:
     places = [_place(64), _place(128), _place(256), _place(192, held_out=True), _place(320, held_out=True)]
-    return Selection(places, places[:2], BASELINES, stored, variants, 8, lambda text: None)
+    return Selection(places, places[:2], BASELINES, stored, variants, 8, lambda text: None, unseen=unseen)
 
 
 def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> None:
@@ -96,6 +96,15 @@ def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored) -> 
     assert [variant.config["STATIC_SEQ"] for variant in variants] == [1]
     assert "wrong: it differs" in work.refuted["trial 7 of S64 with STATIC_SEQ=0"]
     assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == 0.0
+
+
+def test_shapes_that_were_not_sampled_need_a_general_variant() -> None:
+    """Three variants could be the champions of the three sampled shapes; a sample of a distribution needs another."""
+    for unseen, expected, share in ((False, [1, 1, 1], 0.0), (True, [0, 1, 1], 1.0)):
+        work = _selection(_Stored(baseline_us=1000.0), 3, unseen=unseen)
+        chosen, variants, tree = work.choose()
+        assert sorted(variant.config["STATIC_SEQ"] for variant in variants) == expected
+        assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == share
 
 
 def test_a_faster_baseline_leaves_nothing_to_pack() -> None:
