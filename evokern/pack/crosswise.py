@@ -75,7 +75,7 @@ class CrosswiseTimes:
         Raises:
             StoreError: the file cannot be read, or was written by another version.
         """
-        self._path, self._baselines, self._report = folder / FILE, tuple(baselines), report
+        self._path, self.baselines, self._report = folder / FILE, tuple(baselines), report
         self._began, self._budget_s = time.monotonic(), budget_s
         self._table: dict[str, Any] = {"version": VERSION, "problems": {}, "edges": {}}
         if is_file(self._path):
@@ -111,7 +111,7 @@ class CrosswiseTimes:
                 entry["baselines"] |= {
                     b.name: b.timings[0].median_us
                     for b in started.baselines
-                    if b.name in self._baselines and b.timings and not b.error
+                    if b.name in self.baselines and b.timings and not b.error
                 }
                 _measure_rounds(device, task, passed, entry)
             wrong = [(c, e) for c, e in zip(missing, found, strict=True) if e.outcome in _REFUTED]

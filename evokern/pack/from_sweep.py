@@ -19,8 +19,8 @@ from evokern.pack.choice import Summary, summary_of
 from evokern.pack.crosswise import CrosswiseTimes
 from evokern.pack.folder import Written, package_name, write_package
 from evokern.pack.from_study import baselines_of, describe
-from evokern.pack.page import Dispatched, pack_page
-from evokern.pack.selection import Selection
+from evokern.pack.page import pack_page
+from evokern.pack.selection import PackRequest, Selection
 from evokern.search.identity import problems_of
 from evokern.store import has_studies, open_readonly
 from evokern.sweep import PlannedStudy, Sweep
@@ -30,22 +30,6 @@ MOST_SAMPLED = 48
 """Largest number of shapes at which candidates are measured to choose variants, without the held-out shapes."""
 PAGE = "report.html"
 """File of the page about a package, in its folder."""
-
-
-@dataclass(frozen=True)
-class PackRequest:
-    """Options of a package from a sweep."""
-
-    variants: int = 8
-    """Largest number of variants."""
-    candidates: int = 16
-    """Largest number of candidates that may become variants."""
-    budget_s: float | None = None
-    """Seconds for measuring; None for no limit."""
-    trust: bool = False
-    """Whether to load the kernel's declaration from a database if its folder is missing or changed."""
-    force: bool = False
-    """Whether to pack champions that are not verified."""
 
 
 @dataclass(frozen=True)
@@ -96,33 +80,23 @@ def packed_sweep(
         searched, without = _searched(stack, sweep, databases, request)
         kernel, baselines = searched[0].kernel, baselines_of(searched[0].kernel)
         stored = CrosswiseTimes(databases, baselines.names, report, request.budget_s)
-        places = _places(sweep, searched)
-        work = Selection(
-            places,
-            searched,
-            baselines,
-            stored,
-            request.variants,
-            request.candidates,
-            report,
-            unseen=sweep.shapes.sampled,
-        )
+        work = Selection(_places(sweep, searched), searched, stored, request, report, unseen=sweep.shapes.sampled)
         chosen, variants, tree = work.choose()
         made = describe(kernel, package, variants, tree, work.modes())
         summary, held_out = (summary_of(tree, work.samples_of(chosen, held_out=held)) for held in (False, True))
         report(f"building the operator {package}::{made.name}")
-        rows = [Dispatched(place, sample) for place, sample in work.served(chosen)]
         facts = {
             "compiler": compiler_version(), "variants": work.facts(chosen, variants),
             "searched_problems": len(searched), "dispatch": asdict(summary), "held_out": asdict(held_out),
-            "loss": LOSS, "refuted": work.refuted, "shapes": [one.as_dict(tree, baselines.names) for one in rows],
+            "loss": LOSS, "refuted": work.refuted, "baselines": list(baselines.names),
+            "shapes": work.shapes(chosen, tree),
         }  # fmt: skip
         written = write_package(folder, made, baselines, facts)
         packed = PackedSweep(
             written, f"{package}::{made.name}", made.signature.arguments_schema,
             tuple(one.title for one in variants), summary, held_out, tuple(without),
         )  # fmt: skip
-        page = pack_page(package, list(in_words(packed)), packed.variants, baselines.names, tree, rows)
+        page = pack_page(package, list(in_words(packed)), packed.variants, facts, tree)
         write_whole(folder / PAGE, page.encode())
     return packed
 

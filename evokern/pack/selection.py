@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evokern.declaration.genes import Config
@@ -13,46 +13,45 @@ from evokern.errors import StudyError
 from evokern.export.checked import Report
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
-from evokern.pack.baseline_code import BaselineModule
 from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
-from evokern.pack.choice import Sample, chosen_variants, dispatch_tree
+from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
 from evokern.pack.variant import Variant, variant_of
+
+
+@dataclass(frozen=True)
+class PackRequest:
+    """Options of a package from a sweep."""
+
+    variants: int = 8
+    """Largest number of variants."""
+    candidates: int = 16
+    """Largest number of candidates that may become variants."""
+    budget_s: float | None = None
+    """Seconds for measuring; None for no limit."""
+    trust: bool = False
+    """Whether to load the kernel's declaration from a database if its folder is missing or changed."""
+    force: bool = False
+    """Whether to pack champions that are not verified."""
 
 
 class Selection:
     """Choice of variants and of a dispatch from measured times."""
 
     def __init__(
-        self,
-        places: Sequence[Place],
-        searched: Sequence[Place],
-        baselines: BaselineModule,
-        stored: CrosswiseTimes,
-        variants: int,
-        candidates: int,
-        report: Report,
-        *,
-        unseen: bool,
-    ) -> None:
-        """Measure the candidates at the places.
+        self, places: Sequence[Place], searched: Sequence[Place], stored: CrosswiseTimes, request: PackRequest,
+        report: Report, *, unseen: bool,
+    ) -> None:  # fmt: skip
+        """Measure the candidates of searched studies at places, the held-out ones last.
 
-        Args:
-            places: shapes, the held-out ones last.
-            searched: studies with a champion.
-            baselines: baselines of the package.
-            stored: file with the times.
-            variants: largest number of variants.
-            candidates: largest number of candidates that may become variants.
-            report: prints a line before a step that may take several seconds.
-            unseen: whether other shapes than those of the places will occur.
+        If `unseen`, other shapes than those of the places will occur.
         """
-        self._places, self._stored, self._most, self._report = places, stored, variants, report
+        self._places, self._stored, self._most, self._report = places, stored, request.variants, report
         sampled = [one for one in places if not one.held_out]
         self._modes = {names: index for index, names in enumerate(dict.fromkeys(one.names for one in places))}
-        pool = pool_of(searched, sampled, candidates, variants)
-        useful = _useful(pool, sampled, sum(one.weight for one in sampled) / (2 * variants))
+        pool = pool_of(searched, sampled, request.candidates, request.variants)
+        useful = _useful(pool, sampled, sum(one.weight for one in sampled) / (2 * request.variants))
         self._origins = {(one.owner.device, one.key): one for one in pool}
         self._made: dict[int, Variant] = {}
         self.refuted: dict[str, str] = {}
@@ -72,7 +71,7 @@ class Selection:
             sample = Sample(
                 place.values(self._modes[place.names]),
                 {n: found.times[key] for n, key in right.items()},
-                {baselines.names.index(n): t for n, t in found.baselines.items()},
+                {stored.baselines.index(n): t for n, t in found.baselines.items()},
                 place.weight,
                 {n: found.ratios[key] for n, key in right.items() if key in found.ratios},
                 min((t for key, t in found.times.items() if key not in wrong), default=None),
@@ -132,6 +131,22 @@ class Selection:
         """Return each place with the times of the chosen programs, by the numbers of variants."""
         numbers = {number: index for index, number in enumerate(chosen)}
         return [(place, sample.only(chosen, numbers)) for place, sample in self._samples]
+
+    def shapes(self, chosen: Sequence[int], tree: Tree) -> list[dict[str, Any]]:
+        """Return the code that a dispatch selects at each place, with its time, as JSON values."""
+        leaves, rows = [leaf for _, leaf in regions(tree)], []
+        for place, sample in self.served(chosen):
+            found = served_at(tree, sample)
+            region = next(i for i, leaf in enumerate(leaves) if leaf is leaf_of(tree, sample.values))
+            ratio = None if found.variant is None else sample.ratios.get(found.variant)
+            rows.append(
+                {
+                    "problem": place.problem.in_words(every=True), "held_out": place.held_out, "weight": place.weight,
+                    "region": region, **asdict(found), "best_us": sample.best_us, "baseline_us": sample.baseline_us,
+                    "ratio_ci95": None if ratio is None else list(ratio),
+                }
+            )  # fmt: skip
+        return rows
 
     def _unfit(self, chosen: Sequence[int]) -> bool:
         """Remove times and programs, so that variants take exactly the places at which they have a time.

@@ -301,21 +301,17 @@ def _weight(origin: str, value: object) -> float:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Value]]]:
-    reader = csv.reader(io.StringIO(text), skipinitialspace=True)
+    reader = csv.DictReader(io.StringIO(text), restkey="", restval="", skipinitialspace=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
-        if not all(header) or len(set(header)) < len(header):
-            raise StudyError(f"{path}, line 1: the header is {header}; name each column once")
+        names = list(reader.fieldnames or [])
+        if not all(names) or len(set(names)) < len(names):
+            raise StudyError(f"{path}, line 1: the header is {names}; name each column once")
         for row in reader:
-            if not row:
-                continue
-            if len(row) != len(header):
-                raise StudyError(
-                    f"{path}, line {reader.line_num}: there are {len(row)} values, but {len(header)} columns"
-                )
-            if empty := [name for name, value in zip(header, row, strict=True) if not value.strip()]:
+            if "" in row:
+                raise StudyError(f"{path}, line {reader.line_num} has more values than the {len(names)} columns")
+            if empty := [name for name in names if not row[name].strip()]:
                 raise StudyError(f"{path}, line {reader.line_num}: column {empty[0]} is empty; add a value")
-            yield reader.line_num, {name: value.strip() for name, value in zip(header, row, strict=True)}
+            yield reader.line_num, {name: value.strip() for name, value in row.items()}
     except csv.Error as error:
         raise StudyError(f"{path}, line {reader.line_num} is not valid CSV: {error}; correct it") from error
 

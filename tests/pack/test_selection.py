@@ -16,16 +16,14 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.errors import StudyError
 from evokern.hardware.profiles import chip
-from evokern.pack.baseline_code import BaselineModule
 from evokern.pack.candidates import Place, PoolCandidate, pool_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes
-from evokern.pack.selection import Selection
+from evokern.pack.selection import PackRequest, Selection
 from evokern.study.discovery import load_kernel
 from evokern.study.trial import Outcome
 
 KERNEL = load_kernel(ROOT / "kernels/attention")
-BASELINES = BaselineModule("", ("SDPA", "SDPA flash"), ())
 
 
 def _place(length: int, *, held_out: bool = False) -> Place:
@@ -38,6 +36,8 @@ def _place(length: int, *, held_out: bool = False) -> Place:
 
 class _Stored:
     """Times as a function of the candidate and the shape."""
+
+    baselines = ("SDPA", "SDPA flash")
 
     def __init__(self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0) -> None:
         self.refuted_at, self.failing_edges, self.baseline_us = refuted_at, failing_edges, baseline_us
@@ -61,7 +61,7 @@ class _Stored:
 
 def _selection(stored: Any, variants: int = 1, *, unseen: bool = False) -> Selection:
     places = [_place(64), _place(128), _place(256), _place(192, held_out=True), _place(320, held_out=True)]
-    return Selection(places, places[:2], BASELINES, stored, variants, 8, lambda text: None, unseen=unseen)
+    return Selection(places, places[:2], stored, PackRequest(variants, 8), lambda text: None, unseen=unseen)
 
 
 def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> None:
