@@ -49,7 +49,6 @@ class Selection:
         """
         self._places, self._stored, self._most, self._report = places, stored, request.variants, report
         sampled = [one for one in places if not one.held_out]
-        self._modes = {names: index for index, names in enumerate(dict.fromkeys(one.names for one in places))}
         pool = pool_of(searched, sampled, request.candidates, request.variants)
         useful = _useful(pool, sampled, sum(one.weight for one in sampled) / (2 * request.variants))
         self._origins = {(one.owner.device, one.key): one for one in pool}
@@ -58,10 +57,17 @@ class Selection:
         """Candidates that failed the gate at a shape, with the reason."""
         self._programs: dict[ProgramKey, int] = {}
         measured: list[tuple[Place, list[Config], PlaceTimes]] = []
+        self._modes: dict[tuple[tuple[str, str], ...], int] = {}
+        self._traced: list[tuple[Place, Config]] = []
+        """A place and a candidate for each mode."""
         for place in places:
             serving, references = measured_at(place, pool, searched, useful.__contains__)
-            if serving or references:
-                measured.append((place, serving, stored.at(place, [*serving, *references])))
+            known = [*serving, *references]
+            if known and place.names not in self._modes:
+                self._modes[place.names] = len(self._modes)
+                self._traced.append((place, known[0]))
+            measured.append((place, serving, stored.at(place, known)))
+        measured = [one for one in measured if one[0].names in self._modes]
         wrong = self._wrong(measured)
         self._samples: list[tuple[Place, Sample]] = []
         """Places with times, by numbers of programs."""
@@ -184,19 +190,16 @@ class Selection:
         Regions are bounded by the tree, and by the smallest and largest value of each field at the places.
         """
         same = [one.problem for one in self._places if one.names == place.names and one.device == place.device]
+        entries = {one.name: one for one in place.kernel.fields if isinstance(place.problem[one.name], int)}
         seen: set[str] = set()
         for box, _ in regions(tree):
             ends: dict[str, tuple[int, int]] = {}
-            for entry in place.kernel.fields:
-                values = sorted(v for one in same if isinstance(v := one[entry.name], int))
-                if not values:
-                    continue
-                low, high = box.get(entry.name, (None, None))
-                legal = [v for v in values if (low is None or v >= low) and (high is None or v <= high)]
-                legal += [v for v in (low, high) if v is not None and values[0] <= v <= values[-1]]
-                legal = [v for v in legal if field_holds(entry, v)]
-                ends[entry.name] = (min(legal), max(legal)) if legal else (values[0], values[-1])
-            entries = {entry.name: entry for entry in place.kernel.fields}
+            for name, entry in entries.items():
+                values = sorted(v for one in same if isinstance(v := one[name], int))
+                low, high = box.get(name, (None, None))
+                low, high = values[0] if low is None else low, values[-1] if high is None else high
+                inner = [v for v in (*values, low, high) if field_holds(entry, v) and low <= v <= high] or values
+                ends[name] = min(inner), max(inner)
             tail = {n: high - (high > low and field_holds(entries[n], high - 1)) for n, (low, high) in ends.items()}
             corners = ({n: low for n, (low, _) in ends.items()}, {n: high for n, (_, high) in ends.items()}, tail)
             for corner in corners:
@@ -234,13 +237,7 @@ class Selection:
 
     def modes(self) -> list[tuple[Problem, Traces]]:
         """Return a problem with its traces for each combination of names, in the order of the modes."""
-        found: dict[int, tuple[Problem, Traces]] = {}
-        for place, _ in self._samples:
-            config = next(c for c in self._origins.values() if place.runs(c.config)).config
-            found.setdefault(
-                self._modes[place.names], (place.problem, trace(place.kernel, config, place.problem, place.chip))
-            )
-        return [found[index] for index in sorted(found)]
+        return [(p.problem, trace(p.kernel, config, p.problem, p.chip)) for p, config in self._traced]
 
     def facts(self, chosen: Sequence[int], variants: Sequence[Variant]) -> list[dict[str, Any]]:
         """Return the origin of each variant."""

@@ -150,62 +150,40 @@ def _whole(where: str, name: str, value: object, least: int) -> int:
 
 def _held_out(where: str, value: object, shapes: int) -> int:
     """Return the number of held-out shapes, from a number or a share."""
-    share = isinstance(value, float) and 0 <= value < 1
-    if share:
-        return min(round(float(str(value)) * shapes), shapes - 1)
+    if isinstance(value, float) and 0 <= value < 1:
+        return min(round(value * shapes), shapes - 1)
     number = _whole(where, "held_out (a number of shapes, or a share below 1.0)", value, 0)
     if number >= shapes:
         raise StudyError(f"{where}: held_out = {number} leaves none of {shapes} shapes to search; decrease it")
     return number
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Values of a field: a list, or a range with a step."""
-
-    values: Sequence[Value] = ()
-    least: int = 0
-    most: int = 0
-    step: int = 1
-    log: bool = False
-
-    def all(self) -> Sequence[Value]:
-        return self.values or range(self.least, self.most + 1, self.step)
-
-    def draw(self, rng: random.Random) -> Value:
-        if self.values:
-            return rng.choice(self.values)
-        steps = (self.most - self.least) // self.step
-        if not self.log:
-            return self.least + self.step * rng.randrange(steps + 1)
-        value = math.exp(rng.uniform(math.log(self.least), math.log(self.most)))
-        return self.least + self.step * min(steps, round((value - self.least) / self.step))
+_Field = tuple[Sequence[Value], bool]
+"""Values of a field, and whether their logarithms are drawn uniformly."""
 
 
-def _fields(where: str, table: object) -> dict[str, _Range]:
+def _fields(where: str, table: object) -> dict[str, _Field]:
     if not isinstance(table, dict) or not table:
         raise StudyError(f"{where} is {table!r}; use lines such as S = {{ least = 64, most = 2048 }} or H = [8, 16]")
-    found = {}
+    found: dict[str, _Field] = {}
     for name, given in table.items():
         if isinstance(given, dict):
             found[name] = _range(f"{where}: {name}", given)
             continue
         values = given if isinstance(given, list) else [given]
+        if wrong := [value for value in values if not isinstance(value, (int, str))]:
+            raise StudyError(f"{where}: {name} contains {wrong[0]!r}; use whole numbers or names")
         if not values:
             raise StudyError(f"{where}: {name} is an empty list; add a value")
-        for value in values:
-            if not isinstance(value, (int, str)):
-                raise StudyError(f"{where}: {name} contains {value!r}; use whole numbers or names")
-        found[name] = _Range(tuple(dict.fromkeys(values)))
+        found[name] = tuple(dict.fromkeys(values)), False
     return found
 
 
-def _range(where: str, table: Mapping[str, Any]) -> _Range:
+def _range(where: str, table: Mapping[str, Any]) -> _Field:
     with prefix_errors(where):
         refuse_unknown("", table, _RANGE)
-    for name in ("least", "most"):
-        if name not in table:
-            raise StudyError(f"{where} lacks {name}; use, for example, {{ least = 64, most = 2048, step = 64 }}")
+    if missing := [name for name in ("least", "most") if name not in table]:
+        raise StudyError(f"{where} lacks {missing[0]}; use, for example, {{ least = 64, most = 2048, step = 64 }}")
     scale = table.get("scale", "linear")
     if scale not in ("linear", "log"):
         raise StudyError(f"{where}: scale is {scale!r}; use 'linear' or 'log'")
@@ -213,10 +191,19 @@ def _range(where: str, table: Mapping[str, Any]) -> _Range:
     most = _whole(where, "most", table["most"], 0)
     if most < least:
         raise StudyError(f"{where}: the range from {least} to {most} is empty; exchange least and most")
-    return _Range((), least, most, _whole(where, "step", table.get("step", 1), 1), scale == "log")
+    return range(least, most + 1, _whole(where, "step", table.get("step", 1), 1)), scale == "log"
 
 
-def _named(where: str, problems: Sequence[SweepShape], fields: Mapping[str, _Range]) -> Iterator[str]:
+def _draw(field: _Field, rng: random.Random) -> Value:
+    values, log = field
+    if not log:
+        return rng.choice(values)
+    assert isinstance(values, range)
+    value = math.exp(rng.uniform(math.log(values[0]), math.log(values.stop - 1)))
+    return values[min(len(values) - 1, round((value - values[0]) / values.step))]
+
+
+def _named(where: str, problems: Sequence[SweepShape], fields: Mapping[str, _Field]) -> Iterator[str]:
     """Yield the fields that problems set; the fields of the table complete them."""
     for one in problems:
         for name, _ in parts_of(one.text):
@@ -227,18 +214,18 @@ def _named(where: str, problems: Sequence[SweepShape], fields: Mapping[str, _Ran
             yield name
 
 
-def _product(where: str, fields: Mapping[str, _Range], bases: Sequence[SweepShape]) -> list[SweepShape]:
-    if names := [name for name, one in fields.items() if one.log]:
+def _product(where: str, fields: Mapping[str, _Field], bases: Sequence[SweepShape]) -> list[SweepShape]:
+    if names := [name for name, (_, log) in fields.items() if log]:
         raise StudyError(f"{where}: {names[0]} has scale = 'log', so add count, the number of shapes to draw")
-    values = [one.all() for one in fields.values()]
-    number = len(bases) * math.prod(map(len, values))
+    number = len(bases) * math.prod(len(values) for values, _ in fields.values())
     if number > MOST_SHAPES:
         raise StudyError(f"{where}: the product has {number} shapes; add count, the number of shapes to draw")
-    return [_with(base, dict(zip(fields, one, strict=True))) for base in bases for one in product(*values)]
+    every = [dict(zip(fields, one, strict=True)) for one in product(*(values for values, _ in fields.values()))]
+    return [_with(base, values) for base in bases for values in every]
 
 
 def _drawn(
-    where: str, fields: Mapping[str, _Range], bases: Sequence[SweepShape], count: int, rng: random.Random
+    where: str, fields: Mapping[str, _Field], bases: Sequence[SweepShape], count: int, rng: random.Random
 ) -> list[SweepShape]:
     if count > MOST_SHAPES:
         raise StudyError(f"{where}: count is {count}; use at most {MOST_SHAPES}")
@@ -246,7 +233,7 @@ def _drawn(
     for _ in range(100 * count):
         if len(found) == count:
             break
-        one = _with(rng.choice(bases), {name: field.draw(rng) for name, field in fields.items()})
+        one = _with(rng.choice(bases), {name: _draw(field, rng) for name, field in fields.items()})
         found.setdefault(one.text, one)
     return list(found.values())
 
