@@ -125,7 +125,7 @@ class Package:
 
     def _sweep(self) -> Any:
         code, _ = self._command("sweep", "run", f"{self._name}.toml", "--budget", BUDGET, "--trust")
-        return {"code": code} if code in (0, 1) else None
+        return {"code": code} if code is not None else None
 
     def _pack(self) -> Any:
         words = [
@@ -138,6 +138,8 @@ class Package:
             "--quiet",
         ]
         code, text = self._command("pack", f"{self._name}.toml", *words)
+        if code not in (0, 1, None):
+            raise SystemExit(f"{self._name}: evokern pack ended with exit code {code}")
         return json.loads(text) if code == 0 else None
 
     def _selftest(self) -> Any:
