@@ -265,11 +265,10 @@ def _room_of(program: SimulatedProgram, name: str) -> int:
 
 
 def _room(plan: Plan, problem: Mapping[str, int]) -> int:
-    """Return more elements than any product of up to four of the problem's fields."""
+    """Return more elements than any product of up to four of the problem's fields, and than a square or cube."""
     largest = sorted(problem.values(), reverse=True)[:4]
-    if len(largest) == 1 and len(plan.grid) > 1:
-        largest *= 2  # a square
-    return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest))
+    cube = (largest[0] + 8) ** len(plan.grid) if largest else 0
+    return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest), 4 * cube)
 
 
 def contents_of(argument: DraftArgument, elements: int, limit: int, seed: int, most: int = MOST_ROOM) -> Any:

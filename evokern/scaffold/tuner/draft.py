@@ -137,7 +137,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     literals |= given
     on_axis = {axis: f"p.{name}" for axis, name in sizes.items()}
     for axis, size in enumerate(request.problem_size):
-        if axis not in on_axis and isinstance(size, int):
+        if axis not in on_axis and isinstance(size, int) and size > 1:
             match = next((name for name, value in literals.items() if value == size), None)
             name = match or unused_name(f"SIZE_{'XYZ'[axis]}", text)
             if match is None:
@@ -347,7 +347,8 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         runs = [prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True) for value in others]
         ran = [run for run in runs if run.ok]
         launch = re.search(rf"\bc\.{re.escape(gene.name)}\b", " ".join((*plan.grid, *plan.block, plan.entry)))
-        if ran and not launch and all(_extents(run) != _extents(base) for run in ran):
+        # A switch between layouts accesses other buffers; a size changes the extent of a buffer that all runs access.
+        if ran and not launch and all(_resized(run, base) for run in ran):
             moved.append(gene)
     if not moved:
         return reading
@@ -402,6 +403,11 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
                 why = f"with {gene.name} = {largest} the kernel accesses a tail differently than with {gene.default}"
                 constraints.append((f"whole_{name.lower()}_{gene.name}", f"divides(c.{gene.name}, p.{name})", why))
     return replace(reading, plan=replace(plan, constraints=tuple(constraints)))
+
+
+def _resized(run: Run, base: Run) -> bool:
+    """Return whether a buffer that two runs access has different extents."""
+    return any(one != base.touches[name].extent > 0 < one for name, one in _extents(run).items())
 
 
 def _extents(run: Run) -> dict[str, int]:
