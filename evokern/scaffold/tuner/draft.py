@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +18,16 @@ from evokern.errors import SourceError
 from evokern.scaffold import resolve
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
+from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
-from evokern.scaffold.problems import small_problems
+from evokern.scaffold.problems import LIMIT, small_problems
 from evokern.scaffold.reading import DRAFTED_FOR, REAL, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated.launch import WHOLE
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
-from evokern.scaffold.tuner.stated import require_outputs, with_stated
+from evokern.scaffold.tuner.stated import RTOL, require_outputs, with_stated
 
 VECTOR_PROBLEM = 1 << 12
 """Value of every field in the detection of vector lengths; every vector length divides it."""
@@ -347,8 +349,8 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         runs = [prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True) for value in others]
         ran = [run for run in runs if run.ok]
         launch = re.search(rf"\bc\.{re.escape(gene.name)}\b", " ".join((*plan.grid, *plan.block, plan.entry)))
-        # A switch between layouts accesses other buffers; a size changes the extent of a buffer that all runs access.
-        if ran and not launch and all(_resized(run, base) for run in ran):
+        # A switch between layouts reads other buffers, and a tile's size may change what is written.
+        if ran and not launch and not {*gene.values} <= {0, 1} and all(_resized(run, base) for run in ran):
             moved.append(gene)
     if not moved:
         return reading
@@ -406,8 +408,10 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
 
 
 def _resized(run: Run, base: Run) -> bool:
-    """Return whether a buffer that two runs access has different extents."""
-    return any(one != base.touches[name].extent > 0 < one for name, one in _extents(run).items())
+    """Return whether a buffer that two runs read has different extents, although they write the same elements."""
+    pairs = [(one, base.touches[name]) for name, one in run.touches.items()]
+    same = all(one.written == other.written for one, other in pairs)
+    return same and any(one.read != other.read > 0 < one.read for one, other in pairs)
 
 
 def _extents(run: Run) -> dict[str, int]:
@@ -418,7 +422,7 @@ def _summed(made: Draft, name: str) -> Draft:
     """Turn an output that the script sums into a workspace, and add a second kernel for the sum."""
     tensor = next(t for t in made.tensors if t.name == name)
     total = unused_name(f"{name}_total", made.source)
-    kind = {"f64": "double"}.get(tensor.dtype, "float")
+    kind = next(written for written, dtype in (REAL | WHOLE).items() if dtype == tensor.dtype)
     code = (
         f"\n// The script compares the sum of {name}, which one warp computes here.\n"
         f'extern "C" __global__ void add_up(const {kind}* parts, {kind}* total, int n) {{\n'
@@ -436,5 +440,10 @@ def _summed(made: Draft, name: str) -> Draft:
         for t in made.tensors
     )
     output = DraftTensor(total, tensor.dtype, ("1",), "output", "the script's result is one number")
+    addends = max(size_of(t, made.plan, made.study, LIMIT) for t in tensors if t.role == "input")
+    rounding = 0.0 if tensor.dtype[0] in "iu" else float(f"{2e-6 * math.sqrt(addends):.1g}")
+    bound = (rounding, RTOL if rounding else 0.0, f"rounding of a sum of {addends:,} numbers in another order")
     made = replace(made, source=made.source + code, tensors=(*tensors, output), finish=(name, total))
+    made = replace(made, tolerance={other: one for other, one in made.tolerance.items() if other != name})
+    made = replace(made, tolerance={**made.tolerance, total: bound})
     return replace(made, small=made.small or small_problems(made.plan, made.tensors, None))

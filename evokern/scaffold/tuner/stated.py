@@ -16,8 +16,8 @@ from evokern.errors import SourceError
 from evokern.scaffold.draft import Draft
 from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftTensor, Plan
-from evokern.scaffold.probe import Prober
-from evokern.scaffold.problems import LIMIT
+from evokern.scaffold.probe import Prober, Run
+from evokern.scaffold.problems import LIMIT, tile_units
 from evokern.scaffold.reading import DRAFTED_FOR
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerArgument, TunerRequest
@@ -61,7 +61,7 @@ def with_stated(made: Draft, request: TunerRequest, function: KernelFunction) ->
     made = replace(made, tensors=tensors, notes=tuple(notes))
     if not all(known for _, known in sized):
         made = _fixed(made)
-    made = _without_invented_rules(made)
+    made = _with_whole_tiles(made)
     made = _with_small_problems(made)
     made = replace(made, tolerance={t.name: _tolerance(t, request) for t in tensors if t.role in ("output", "inout")})
     return _with_golden(made, request, given)
@@ -85,22 +85,44 @@ def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
     return replace(made, tensors=tuple(tensors), faults=())
 
 
-def _without_invented_rules(made: Draft) -> Draft:
-    """Return a draft without divisors from runs that exclude configurations which the tuner permits at its problem."""
+def _with_whole_tiles(made: Draft) -> Draft:
+    """Return a draft in which tiles must be whole where partial ones fail, except at the tuner's own problem.
+
+    The file permits every configuration at its own problem; there, the search finds out whether partial tiles fail.
+    """
     plan, study = made.plan, made.study
     configs = [{gene.name: gene.values[at % len(gene.values)] for gene in plan.genes} for at in range(MOST_VALUES)]
-
-    def holds(text: str) -> bool:
-        found = re.fullmatch(r"divides\((.+), (.+)\)", text)
-        units = [[plan.value(part, config, study) for part in found.groups()] for config in configs] if found else []
-        return all(unit and size % unit == 0 for unit, size in units)
-
-    rules = tuple(one for one in plan.constraints if not one[0].startswith("whole_") or holds(one[1]))
+    rules = []
+    for name, text, why in (*plan.constraints, *_partial_tiles(made)):
+        found = re.fullmatch(r"divides\((.+), p\.(\w+)\)", text)
+        if found and name.startswith("whole_"):
+            units = [plan.value(found[1], config, study) for config in configs]
+            if not all(unit and study[found[2]] % unit == 0 for unit in units):
+                text = f"p.{found[2]} == {study[found[2]]} or p.{found[2]} % ({found[1]}) == 0"
+        rules.append((name, text, why))
     fields = tuple(
         replace(field, multiple_of=1, why="") if study[field.name] % field.multiple_of else field
         for field in plan.fields
     )
-    return replace(made, plan=replace(plan, constraints=rules, fields=fields))
+    return replace(made, plan=replace(plan, constraints=tuple(rules), fields=fields))
+
+
+def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
+    """Yield the rules that configurations other than the default need, because only their partial tiles fail."""
+    plan, prober = made.plan, Prober(made.source, DRAFTED_FOR)
+    known = " ".join(text for _, text, _ in plan.constraints)
+    free = [field.name for field in plan.fields if not field.choices]
+    tiles = {name: unit for text in plan.grid for name in free for unit in tile_units(text, name) if "c." in unit}
+    tiles = {name: unit for name, unit in tiles.items() if f", p.{name})" not in known}
+    for config in _configurations(plan) if tiles and not made.compile_error else ():
+        sizes = {name: plan.value(unit, config, made.study) for name, unit in tiles.items()}
+        problem = {**made.study, **(made.small[0] if made.small else {}), **{n: 2 * size for n, size in sizes.items()}}
+        if not _clean(prober, made, problem, config):
+            continue
+        for name in [name for name in tiles if sizes[name] > 1]:
+            finding = _finding(prober, made, {**problem, name: problem[name] - sizes[name] // 2}, config)
+            if finding:
+                yield f"whole_{name.lower()}_tiles", f"divides({tiles.pop(name)}, p.{name})", f"else {finding}"
 
 
 def _by_name(request: TunerRequest, function: KernelFunction) -> dict[str, TunerArgument]:
@@ -309,15 +331,25 @@ def _configurations(plan: Plan) -> Iterator[dict[str, int | str]]:
 
 def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
     """Return whether a configuration stays inside the buffers and writes all outputs; True if a limit stops the run."""
-    divisions = [re.fullmatch(r"divides\((.+), (p\.\w+)\)", text) for _, text, _ in made.plan.constraints]
-    values = [[made.plan.value(part, config, problem) for part in one.groups()] for one in divisions if one]
-    if any(size % unit for unit, size in values):
+    if not all(made.plan.value(text, config, problem) for _, text, _ in made.plan.constraints):
         return True
-    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
-    run = prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
+    sizes, run = _sanitized(prober, made, problem, config)
     if run.finding is None and not run.ok:
         return "cannot be run" in run.why or "did not end" not in run.why
     return run.ok and all(run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output")
+
+
+def _finding(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> str:
+    """Return what the sanitizer finds in words; empty if it finds nothing."""
+    finding = _sanitized(prober, made, problem, config)[1].finding
+    return f"{finding.kind.replace('_', ' ')} at kernel.cu:{finding.line}" if finding else ""
+
+
+def _sanitized(
+    prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]
+) -> tuple[dict[str, int], Run]:
+    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
+    return sizes, prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
 
 
 def _size_at(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> int:
