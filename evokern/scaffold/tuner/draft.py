@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
+from math import prod
 from pathlib import Path
 
 from evokern.compile.accepted_options import split_options
@@ -39,6 +40,8 @@ _OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
 """C++ standards that CUDA's headers no longer support."""
 LEAST_SIZE = 64
 """Minimum number in a compiler option that becomes a problem size; smaller ones (filter widths) stay options."""
+LARGEST_COUNT = 1 << 20
+"""Largest number that may be a size although no buffer is as large, for example a number of iterations."""
 _AXIS = {0: r"width|_x$|^nx$|^x|col", 1: r"height|_y$|^ny$|^y|row", 2: r"depth|_z$|^nz$|^z"}
 """Typical names of the macro for an axis, for choosing between macros with equal numbers."""
 
@@ -260,13 +263,16 @@ def _arguments(
     literals = {name: int(request.problem_size[axis]) for axis, name in sizes.items()}
     fields = [DraftField(name) for name in dict.fromkeys(sizes.values())]
     arguments: list[DraftArgument] = []
+    numbers = [size for size in request.problem_size if isinstance(size, int)]
+    most = max(LARGEST_COUNT, prod(numbers), *(prod(one.shape or ()) for one in request.arguments))
+    most = min(most, (1 << 31) - 1)  # 0 and larger numbers are an offset or a key, not a size
     for position, (parameter, given) in enumerate(zip(function.parameters, request.arguments, strict=True)):
         name = parameter.name or given.name or f"argument{position}"
         if parameter.pointer != (given.shape is not None):
             raise SourceError(f"{function.signature}: the tuner passes {given} for {parameter.type} {name}")
         if parameter.pointer:
             arguments.append(DraftArgument(name, given.dtype, None))
-        elif given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template):
+        elif given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template) and 0 < (given.value or 0) <= most:
             field = name.upper()
             fields.append(DraftField(field))
             literals[field] = int(given.value or 0)
