@@ -40,7 +40,7 @@ _OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
 """C++ standards that CUDA's headers no longer support."""
 LEAST_SIZE = 64
 """Minimum number in a compiler option that becomes a problem size; smaller ones (filter widths) stay options."""
-LARGEST_COUNT = 1 << 20
+LARGEST_COUNT = 1 << 28
 """Largest number that may be a size although no buffer is as large, for example a number of iterations."""
 _AXIS = {0: r"width|_x$|^nx$|^x|col", 1: r"height|_y$|^ny$|^y|row", 2: r"depth|_z$|^nz$|^z"}
 """Typical names of the macro for an axis, for choosing between macros with equal numbers."""
@@ -134,6 +134,10 @@ def _with_kernel_types(request: TunerRequest, source: CudaSource, function: Kern
 def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction) -> KernelReading:
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
     names = list(request.parameters)
+    macros, defined = _defines(request)
+    for name in names:
+        if request.defines is not None and name not in request.defines:  # the code's own word, not the parameter
+            text = re.sub(rf"\b{re.escape(name)}\b", unused_name(f"{name}_", text), text)
     sizes = _size_macros(request, source, text)
     given = _given_sizes(request, text)
     text = device_source(text, [*names, *sizes.values()], generated=bool(names))
@@ -162,6 +166,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     default = _default_configuration(request, source)
     genes = tuple(_gene(name, values, default[name]) for name, values in request.parameters.items())
     macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
+    macros_of |= macros
     macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
     plan = Plan(
         entry=_entry(request, function),
@@ -173,10 +178,30 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         shared=over_genes(request.shared, names) or "0",
         macros=macros_of,
         constraints=tuple((n, _in_fields(text, given, 0), why) for n, text, why in _constraints(request)),
-        options=tuple(o for o in _options(request)[0] if _defined(o)[0] not in given),
+        options=(*(o for o in _options(request)[0] if _defined(o)[0] not in given), *defined),
         constants=constants_of(text, {}),
     )
     return KernelReading(function, plan, text, "the tuner", "", literals)
+
+
+def _defines(request: TunerRequest) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the macros that the tuner states in addition to its parameters: expressions, and options for other text.
+
+    Raises:
+        SourceError: a macro with a parameter's name has another value, or its text is not arithmetic.
+    """
+    names, macros, options = list(request.parameters), dict[str, str](), list[str]()
+    for name, value in (request.defines or {}).items():
+        if value == name:
+            continue
+        formula = over_genes(value, names)
+        if name in names or (formula is None and set(re.findall(r"[A-Za-z_]\w*", value)) & {*names}):
+            raise SourceError(f"the tuner defines the macro {name} as {value!r}; use arithmetic and another macro's name")
+        if formula is None:
+            options.append(f"-D{name}={value}")
+        else:
+            macros[name] = formula
+    return macros, tuple(options)
 
 
 def _entry(request: TunerRequest, function: KernelFunction) -> str:

@@ -257,6 +257,8 @@ def _tolerance(tensor: DraftTensor, request: TunerRequest) -> tuple[float, float
     """Return the tolerance of an output, and why it is a guess."""
     if tensor.dtype[0] in "iu":
         return 0.0, 0.0, ""
+    if tensor.name in request.tolerances:
+        return (*request.tolerances[tensor.name], "")
     if request.atol is not None and (request.answers or request.sums):
         return request.atol, RTOL, ""
     found = _GUESSED.get(tensor.dtype, 1e-4)
