@@ -12,6 +12,7 @@ from typing import Any
 
 from evokern.cuda_source import KernelFunction
 from evokern.declaration.as_data.golden import OUTPUT
+from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.errors import SourceError
 from evokern.scaffold.draft import Draft
 from evokern.scaffold.infer import size_of
@@ -33,6 +34,8 @@ MOST_BORDER = 1 << 10
 """Maximum border of an image, in elements."""
 LEAST_EXTENT = 16
 """Minimum number of a field that is an extent of a buffer."""
+MOST_LANES = 16
+"""Maximum number of elements for each element of a field."""
 MOST_SMALL = 1 << 18
 """Maximum number of elements of all buffers at a small problem that is scaled down from the file's problem."""
 TRIED = 5
@@ -64,7 +67,32 @@ def with_stated(made: Draft, request: TunerRequest, function: KernelFunction) ->
     made = _with_whole_tiles(made)
     made = _with_small_problems(made)
     made = replace(made, tolerance={t.name: _tolerance(t, request) for t in tensors if t.role in ("output", "inout")})
-    return _with_golden(made, request, given)
+    made = _with_golden(made, request, given)
+    return made if made.golden else _with_short_blocks(made)
+
+
+def _with_short_blocks(made: Draft) -> Draft:
+    """Return a draft whose study has a smaller problem, if blocks of the file's problem run for too long.
+
+    Of blocks that depend on each other, all must run.
+    """
+    plan, problem = made.plan, dict(made.study)
+    free = [field.name for field in plan.fields if not field.choices]
+    together = made.finish or any(tensor.role in ("inout", "workspace") for tensor in made.tensors)
+    while free and not made.compile_error:
+        sizes = {tensor.name: _size_at(tensor, plan, problem, plan.defaults) for tensor in made.tensors}
+        run = Prober(made.source, DRAFTED_FOR).run(plan, problem, limit=1, exact=sizes, blocks=1)
+        largest = max(free, key=problem.__getitem__)
+        most = WHOLE_INSTRUCTIONS if together else float("inf")
+        total = run.instructions * prod(plan.extents(plan.whole_grid, plan.defaults, problem))
+        if not (run.too_large or total > most) or problem[largest] % 2:
+            break
+        problem[largest] //= 2
+    if problem == made.study:
+        return made
+    words = " ".join(f"{name}={value}" for name, value in made.study.items())
+    note = f"the study: the file's problem {words} takes too long on a simulated device; use it on a GPU"
+    return replace(made, study=problem, smaller=words, notes=(*made.notes, note))
 
 
 def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
@@ -146,11 +174,11 @@ def _sized(
     if stated == found and not tensor.why.startswith(_UNRUN):
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
     if tensor.why.startswith("no run accesses"):
-        return replace(tensor, shape=(str(stated),)), True
+        return replace(tensor, shape=_lanes(stated, made.plan, made.study) or (str(stated),)), True
     text = _in_fields(given.size, request, made.plan)
     if text and made.plan.value(text, made.plan.defaults, made.study) == stated:
         return replace(tensor, shape=(text,), why=_without_size_doubts(tensor.why)), True
-    if extents := _bordered(stated, made.plan, made.study):
+    if extents := _lanes(stated, made.plan, made.study) or _bordered(stated, made.plan, made.study):
         return replace(tensor, shape=extents, why=""), True
     if found < stated <= 2 * found and not written:
         shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
@@ -162,6 +190,16 @@ def _sized(
         )
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
     return replace(tensor, shape=tuple(map(str, given.shape)), why=""), False
+
+
+def _lanes(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the extents of a few elements for each element of a field, if they give a stated size."""
+    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    factors = {name: stated // study[name] for name in free if stated % study[name] == 0}
+    name = min(factors, key=factors.__getitem__, default="")
+    if not name or factors[name] > MOST_LANES:
+        return ()
+    return (f"p.{name}",) if factors[name] == 1 else (f"p.{name}", str(factors[name]))
 
 
 def _bordered(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
