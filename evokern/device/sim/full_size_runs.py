@@ -308,7 +308,9 @@ class OwnProblemRuns:
                 first = int(wrong.nonzero()[0, 0])
                 shown = distinguishing_digits(float(got[first]), float(expected[first]))
                 place = [int(at) for at in np.unravel_index(elements[first], call.tensors[name].shape)]
-                message = f"{int(wrong.sum())} of {len(got)} elements of {name!r} in sampled blocks are wrong; the first, "
+                message = (
+                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} in sampled blocks are wrong; the first, "
+                )
                 message += f"{name}{place}, is {shown[0]} instead of {shown[1]} within {float(allowed[first]):.3g}"
                 return _wrong(message, call.problem), compared
         return None, compared

@@ -196,7 +196,9 @@ def _defines(request: TunerRequest) -> tuple[dict[str, str], tuple[str, ...]]:
             continue
         formula = over_genes(value, names)
         if name in names or (formula is None and set(re.findall(r"[A-Za-z_]\w*", value)) & {*names}):
-            raise SourceError(f"the tuner defines the macro {name} as {value!r}; use arithmetic and another macro's name")
+            raise SourceError(
+                f"the tuner defines the macro {name} as {value!r}; use arithmetic and another macro's name"
+            )
         if formula is None:
             options.append(f"-D{name}={value}")
         else:
@@ -297,7 +299,9 @@ def _arguments(
             raise SourceError(f"{function.signature}: the tuner passes {given} for {parameter.type} {name}")
         if parameter.pointer:
             arguments.append(DraftArgument(name, given.dtype, None))
-        elif given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template) and 0 < (given.value or 0) <= most:
+        elif (
+            given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template) and 0 < (given.value or 0) <= most
+        ):
             field = name.upper()
             fields.append(DraftField(field))
             literals[field] = int(given.value or 0)

@@ -348,7 +348,16 @@ _T1_ITEM_KEYS = (
 
 
 _T1_REFERENCE_KEYS = ("TargetName", "ValidationMethod", "ValidationThreshold")
-_T1_TOP_KEYS = ("ConfigurationSpace", "KernelSpecification", "TuningParameters", "Conditions", "Expression", "X", "Y", "Z")
+_T1_TOP_KEYS = (
+    "ConfigurationSpace",
+    "KernelSpecification",
+    "TuningParameters",
+    "Conditions",
+    "Expression",
+    "X",
+    "Y",
+    "Z",
+)
 _T1_NAMES = {name.lower(): name for name in (*_T1_KEYS, *_T1_ITEM_KEYS, *_T1_REFERENCE_KEYS, *_T1_TOP_KEYS)}
 """T1's keys in lower case → their usual case."""
 
@@ -409,7 +418,9 @@ def _precisions(
         found[name] = fitting
         dropped = ", ".join(str(value) for value in parameters[name] if value not in fitting)
         if dropped:
-            notes.append(f"kernel.py: {name} has only the type of the arrays; draft again with arrays of type {dropped}")
+            notes.append(
+                f"kernel.py: {name} has only the type of the arrays; draft again with arrays of type {dropped}"
+            )
     return found
 
 

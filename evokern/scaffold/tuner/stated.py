@@ -148,9 +148,10 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
         if not _clean(prober, made, problem, config):
             continue
         for name in [name for name in tiles if sizes[name] > 1]:
-            finding = _finding(prober, made, {**problem, name: problem[name] - sizes[name] // 2}, config)
-            if finding:
-                yield f"whole_{name.lower()}_tiles", f"divides({tiles.pop(name)}, p.{name})", f"else {finding}"
+            tail = {**problem, name: problem[name] - sizes[name] // 2}
+            if _permitted(plan, tail, config) and not _clean(prober, made, tail, config):
+                why = _finding(prober, made, tail, config) or "elements stay unwritten"
+                yield f"whole_{name.lower()}_tiles", f"divides({tiles.pop(name)}, p.{name})", f"else {why}"
 
 
 def _by_name(request: TunerRequest, function: KernelFunction) -> dict[str, TunerArgument]:
@@ -370,13 +371,20 @@ def _configurations(plan: Plan) -> Iterator[dict[str, int | str]]:
 
 
 def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration stays inside the buffers and writes all outputs; True if a limit stops the run."""
-    if not all(made.plan.value(text, config, problem) for _, text, _ in made.plan.constraints):
-        return True
+    """Return whether a permitted configuration stays inside the buffers and writes all outputs.
+
+    If a limit stops the run, the result is True.
+    """
+    if not _permitted(made.plan, problem, config):
+        return False
     sizes, run = _sanitized(prober, made, problem, config)
     if run.finding is None and not run.ok:
         return "cannot be run" in run.why or "did not end" not in run.why
     return run.ok and all(run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output")
+
+
+def _permitted(plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
+    return all(plan.value(text, config, problem) for _, text, _ in plan.constraints)
 
 
 def _finding(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> str:
