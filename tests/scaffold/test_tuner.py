@@ -397,7 +397,7 @@ def test_t1_keys_of_any_case_and_reference_arguments(tmp_path: Path) -> None:
 
 
 def test_sizes_keys_and_tiles_of_a_t1_file(tmp_path: Path) -> None:
-    """A key is no size, a size of 1 no field; lanes follow from the stated size, and tiles are whole elsewhere."""
+    """A key is not a size, a size of 1 no field; lanes follow from the stated size, and tiles are whole elsewhere."""
     (tmp_path / "k.cu").write_text(
         "__global__ void k(float4* y, const float4* x, unsigned key, int start) {\n"
         "  y[blockIdx.x * block_size_x + threadIdx.x] = x[blockIdx.x * block_size_x + threadIdx.x + start];\n"
