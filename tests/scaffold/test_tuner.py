@@ -353,14 +353,16 @@ def test_macros_precisions_and_metrics_of_a_script(tmp_path: Path) -> None:
     request = run_script(path)
     assert (request.parameters["real"], request.arguments[0].dtype) == (("double",), "f64")
     told = " ".join(request.notes)
-    assert "metrics are omitted" in told and "arrays of type float" in told
+    assert "metrics are omitted" in told and "draft the types float separately" in told
     made = draft_of(request)
     assert (made.plan.macros, made.plan.options) == ({"TWICE": "c.per * 2"}, ("-DKIND=double",))
     assert not made.compile_error and "block_size_x_" in made.source
     assert {tensor.name: tensor.role for tensor in made.tensors} == {"x": "input", "y": "output"}
-    with pytest.raises(SourceError, match="no value of real is the type float64"):
-        from_call({**_CALL, "tune_params": {"real": ["half"]},
-                   "arguments": [{"dtype": "float64", "shape": [4], "precision": "real"}]})  # fmt: skip
+    arrays = [{"dtype": "float64", "shape": [4], "precision": "real"}]
+    request = from_call({**_CALL, "tune_params": {"real": ["half", "float"]}, "arguments": arrays})
+    assert (request.parameters["real"], request.arguments[0].dtype) == (("float",), "f32"), "arrays are converted"
+    with pytest.raises(SourceError, match="no value of real, which TunablePrecision selects, is a type"):
+        from_call({**_CALL, "tune_params": {"real": ["a"]}, "arguments": arrays})
 
 
 _CALL = {"kernel_name": "k", "kernel_source": {"text": "a\nb", "file": ""}, "problem_size": 1}

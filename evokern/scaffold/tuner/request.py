@@ -144,8 +144,8 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
     answer = call.get("answer")
     parameters = {name: tuple(values) for name, values in call["tune_params"].items()}
     given = call.get("arguments") or ()
-    arguments = tuple(_argument(item) for item in given)
-    parameters |= _precisions(given, parameters, notes)
+    parameters |= (precisions := _precisions(given, parameters, notes))
+    arguments = tuple(_argument(item, precisions) for item in given)
     if call.get("verify"):
         notes.append(
             "kernel.py: the script checks results with its own function (verify); compare your reference with it"
@@ -382,9 +382,10 @@ def is_script(text: str) -> bool:
     return any(name.partition(".")[0] == "kernel_tuner" for name in imported)
 
 
-def _argument(item: Any) -> TunerArgument:
+def _argument(item: Any, precisions: Mapping[str, tuple[Any, ...]] | None = None) -> TunerArgument:
     if isinstance(item, Mapping) and "dtype" in item:
-        dtype = DTYPES.get(item["dtype"])
+        selected = (precisions or {}).get(str(item.get("precision", "")), (item["dtype"],))
+        dtype = DTYPES.get(str(selected[0]))
         if dtype is None:
             raise SourceError(
                 f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not support"
@@ -400,7 +401,7 @@ def _argument(item: Any) -> TunerArgument:
 def _precisions(
     given: Sequence[Any], parameters: Mapping[str, tuple[Any, ...]], notes: list[str]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the parameters that select the type of arguments, restricted to the type of the given arrays.
+    """Return the parameters that select the type of arguments, restricted to one type: the arrays' or the widest.
 
     Candidates with other types would get other inputs, so their results cannot be compared.
     """
@@ -409,18 +410,17 @@ def _precisions(
         name = str(item.get("precision", "")) if isinstance(item, Mapping) else ""
         if name not in parameters or name in found:
             continue
-        fitting = tuple(value for value in parameters[name] if DTYPES.get(str(value)) == DTYPES.get(item["dtype"]))
-        if not fitting:
+        types = {value: DTYPES[str(value)] for value in parameters[name] if str(value) in DTYPES}
+        if not types:
             raise SourceError(
-                f"no value of {name} is the type {item['dtype']} of the arrays of TunablePrecision; add it to "
-                "tune_params, or convert the arrays"
+                f"no value of {name}, which TunablePrecision selects, is a type; use float, double or half"
             )
-        found[name] = fitting
-        dropped = ", ".join(str(value) for value in parameters[name] if value not in fitting)
+        wanted = DTYPES.get(item["dtype"], "")
+        best = wanted if wanted in types.values() else max(types.values(), key=lambda dtype: int(dtype[1:]))
+        found[name] = tuple(value for value, dtype in types.items() if dtype == best)
+        dropped = ", ".join(str(value) for value in parameters[name] if value not in found[name])
         if dropped:
-            notes.append(
-                f"kernel.py: {name} has only the type of the arrays; draft again with arrays of type {dropped}"
-            )
+            notes.append(f"kernel.py: {name} has only the type {found[name][0]}; draft the types {dropped} separately")
     return found
 
 
