@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 from evokern.cuda_source import KernelFunction
@@ -120,19 +120,22 @@ def _with_whole_tiles(made: Draft) -> Draft:
     """
     plan, study = made.plan, made.study
     configs = [{gene.name: gene.values[at % len(gene.values)] for gene in plan.genes} for at in range(MOST_VALUES)]
-    rules = []
+    rules, whole = [], dict[str, int]()
     for name, text, why in (*plan.constraints, *_partial_tiles(made)):
         found = re.fullmatch(r"divides\((.+), p\.(\w+)\)", text)
         if found and name.startswith("whole_"):
             units = [plan.value(found[1], config, study) for config in configs]
+            whole[found[2]] = max(1, plan.value(found[1], plan.defaults, study))
             if not all(unit and study[found[2]] % unit == 0 for unit in units):
                 text = f"p.{found[2]} == {study[found[2]]} or p.{found[2]} % ({found[1]}) == 0"
         rules.append((name, text, why))
-    fields = tuple(
-        replace(field, multiple_of=1, why="") if study[field.name] % field.multiple_of else field
-        for field in plan.fields
-    )
-    return replace(made, plan=replace(plan, constraints=tuple(rules), fields=fields))
+    fields = []
+    for field in plan.fields:  # the default candidate is the reference, so it must run at every problem
+        unit = lcm(field.multiple_of, whole.get(field.name, 1))
+        why = field.why or "whole tiles of the default candidate"
+        held = replace(field, multiple_of=unit, why=why) if unit > 1 else field
+        fields.append(replace(field, multiple_of=1, why="") if study[field.name] % unit else held)
+    return replace(made, plan=replace(plan, constraints=tuple(rules), fields=tuple(fields)))
 
 
 def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
