@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from evokern import simt
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
-from evokern.declaration.as_data.golden import KernelReference
+from evokern.declaration.as_data.golden import KernelReference, SomeOutputs
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor
 from evokern.declaration.render import Rendered, render
+from evokern.device.sim import coverage
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.device.sim.stage import independent
 from evokern.errors import KernelError
 from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import CHIPS
+from evokern.simt.memory.access_record import WriteRecord, recording
 
 MOST_INSTRUCTIONS = 30_000_000
 """Maximum number of warp instructions of the default candidate: about twenty seconds on one core."""
@@ -69,6 +74,38 @@ class SameAsDefault(KernelReference):
             return outputs(self._program(problem), launches, tensors, inputs)
         except KernelError as error:
             raise KernelError(f"the default candidate cannot serve as reference at {problem}: {error}") from error
+
+    def some(
+        self, problem: Problem, inputs: Mapping[str, torch.Tensor], rng: random.Random, most: float
+    ) -> SomeOutputs | None:
+        """Return the outputs of some blocks of the default candidate; None if its blocks depend on each other.
+
+        Raises:
+            KernelError: it fails.
+        """
+        launches, tensors = self._call(problem)
+        program = self._program(problem)
+        if not independent(tensors, program, tuple(launches)):
+            return None
+        (launch,) = launches
+        cluster = program.cluster(launch)
+        each = instructions(program, launches, tensors) / launch.blocks
+        chosen = coverage.sample(cluster.grid_of(launch.grid), rng)
+        room = int(most / max(1.0, each * cluster.blocks))
+        if not room:
+            return None
+        blocks = cluster.members(launch.grid, sorted(rng.sample(chosen, min(room, len(chosen)))))
+        memory, buffers = _memory(tensors, inputs)
+        program.restore(memory)
+        with recording(memory, WriteRecord(memory, by_block=False)) as record:
+            _launched(program, launch, buffers, memory, blocks)
+        elements, values = {}, {}
+        for name, tensor in tensors.items():
+            if tensor.role == "output":
+                elements[name] = np.flatnonzero(record.written(buffers[name], tensor.bytes // tensor.elements))
+                whole = _values(buffers[name], tensor).view(-1)
+                values[name] = whole[torch.from_numpy(elements[name])].to(torch.float64)
+        return SomeOutputs(launch.grid, blocks, elements, values)
 
     def _call(self, problem: Problem) -> tuple[Sequence[Launch], Mapping[str, Tensor]]:
         kernel = self._loaded()
@@ -140,21 +177,31 @@ def outputs(
     memory, buffers = _memory(tensors, inputs)
     program.restore(memory)
     for launch in launches:
-        result = program.launch(
-            launch, buffers, memory, instruction_limit=MOST_INSTRUCTIONS, sanitize=False, until_fatal=True
-        )
-        if not result.completed or result.fatal is not None:
-            found = result.fatal
-            raise KernelError(f"{found.kind} on line {found.line}" if found else "it did not end")
+        _launched(program, launch, buffers, memory)
         for buffer in buffers.values():
             buffer.initialised = True
     made = {}
     device = next((one.device for one in inputs.values()), torch.device("cpu"))
     for name, tensor in tensors.items():
         if tensor.role in ("output", "inout"):
-            raw = torch.from_numpy(buffers[name].read().reshape(-1))
-            made[name] = raw.view(torch_dtype(tensor.dtype)).view(tensor.shape).to(device, torch.float64)
+            made[name] = _values(buffers[name], tensor).view(tensor.shape).to(device, torch.float64)
     return made
+
+
+def _launched(
+    program: SimulatedProgram, launch: Launch, buffers: Mapping[str, simt.Buffer], memory: simt.Memory,
+    blocks: Sequence[int] | None = None,
+) -> None:  # fmt: skip
+    result = program.launch(
+        launch, buffers, memory, instruction_limit=MOST_INSTRUCTIONS, sanitize=False, until_fatal=True, blocks=blocks
+    )
+    if not result.completed or result.fatal is not None:
+        found = result.fatal
+        raise KernelError(f"{found.kind} on line {found.line}" if found else "it did not end")
+
+
+def _values(buffer: simt.Buffer, tensor: Tensor) -> torch.Tensor:
+    return torch.from_numpy(buffer.read().reshape(-1)).view(torch_dtype(tensor.dtype))
 
 
 def _memory(

@@ -311,8 +311,10 @@ def study_toml(name: str, made: Draft) -> str:
     """Return the text of a study for a guessed problem."""
     problem = " ".join(f"{name}={value}" for name, value in made.study.items())
     doubt = f"  # TODO: write the sizes that you use; {', '.join(made.unread)}: not in the file" if made.unread else ""
+    smaller = f"# The file's problem is {made.smaller}: it takes too long on a simulated device; use a GPU.\n"
     return (
         f"# Asks: which variant of {name} is the fastest?\n"
+        f"{smaller if made.smaller else ''}"
         f'kernel = "{name}"\n'
         f'problems = ["{problem}"]{doubt}\n'
         'budget = "10m"\n'

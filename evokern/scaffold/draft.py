@@ -111,6 +111,8 @@ class Draft:
     """Reference that the user named; None if it is to be written."""
     unread: tuple[str, ...] = ()
     """Fields whose value in the study is not from the file or the user."""
+    smaller: str = ""
+    """The file's own problem, if the study has a smaller one because the file's is too large for a simulated device."""
     finish: tuple[str, str] | None = None
     """Workspace that a second kernel sums, and the output for the sum."""
 

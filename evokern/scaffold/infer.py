@@ -23,6 +23,7 @@ LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
 MODEST = 32
 """Largest multiple for which the shape of every input must be exact; larger ones only need to allow a draft."""
 _LONG = (4613, 3594, 2579)
+_SHORT = (613, 394, 979)
 _ODD = ((37, 53, 29, 43, 31, 23, 26), (41, 26, 47, 34, 22, 38, 25), (50, 39, 33, 28, 45, 27, 24))
 _FEW = ((19, 13, 17, 11, 7, 9, 10), (14, 18, 11, 13, 9, 8, 15), (11, 15, 14, 17, 12, 7, 9))
 _TILES = ((3, 5, 2, 4, 6, 1, 7), (5, 2, 4, 3, 1, 6, 7), (2, 3, 5, 1, 4, 7, 6))
@@ -100,7 +101,7 @@ def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True, few
         few: whether the numbers are small, for kernels that do much work for each element.
     """
     free = [field for field in fields if not field.choices]
-    made = _multiples_of(free, level, flat and not few, few)
+    made = _multiples_of(free, level, flat, few)
     for turn, problem in enumerate(made):
         for at, one in enumerate(one for one in fields if one.choices):
             numbers = [choice for choice in one.choices if isinstance(choice, int)]
@@ -110,7 +111,7 @@ def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True, few
 
 def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool, few: bool) -> list[dict[str, int]]:
     if len(fields) == 1 and flat:  # large enough for several blocks of vectors
-        return [{fields[0].name: level * -(-number // level)} for number in _LONG]
+        return [{fields[0].name: level * -(-number // level)} for number in (_SHORT if few else _LONG)]
     table = (_TILES if few else _ODD if len(fields) < 4 else _FEW) if level == 1 else _TILES if level < 64 else _LARGE
     return [
         {

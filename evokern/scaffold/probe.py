@@ -26,6 +26,7 @@ from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
 from evokern.scaffold.plan import DraftArgument, Plan, generated_headers, whole
 from evokern.simt.memory.access_record import Footprint, recording
+from evokern.simt.sanitizer.findings import UNFINISHED
 
 INSTRUCTIONS = 5_000_000
 """Instruction limit of one run in warp instructions, a few seconds; a correct guess needs fewer."""
@@ -94,6 +95,8 @@ class Run:
     """Module variable that the run changed → its initial bytes."""
     too_large: bool = False
     """Whether the launch has too many threads, or takes too many instructions."""
+    instructions: int = 0
+    """Warp instructions that ran."""
 
     @property
     def ok(self) -> bool:
@@ -231,6 +234,8 @@ class Prober:
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
         finding = next(iter(result.findings if sanitize else ()), None) if result.completed else result.fatal
+        if finding and finding.kind == UNFINISHED:
+            finding = None
         why = "" if result.completed else "it did not end"
         if finding:
             why = f"{finding.kind} in kernel.cu:{finding.line}"
@@ -248,7 +253,7 @@ class Prober:
         changed = {name: program.initial(name) for name in program.changed(memory)}
         large = not result.completed and finding is None
         if not keep:
-            return Run(touches, why, finding, changed=changed, too_large=large)
+            return Run(touches, why, finding, changed=changed, too_large=large, instructions=result.warp_instructions)
         contents = {name: buffer.read() for name, buffer in buffers.items()}
         dtypes = {argument.name: argument.dtype for argument in plan.arguments}
         written = {name: footprint.of(buffer, DTYPE_BYTES[dtypes[name]])[1] for name, buffer in buffers.items()}
@@ -265,11 +270,10 @@ def _room_of(program: SimulatedProgram, name: str) -> int:
 
 
 def _room(plan: Plan, problem: Mapping[str, int]) -> int:
-    """Return more elements than any product of up to four of the problem's fields."""
+    """Return more elements than any product of up to four of the problem's fields, and than a square or cube."""
     largest = sorted(problem.values(), reverse=True)[:4]
-    if len(largest) == 1 and len(plan.grid) > 1:
-        largest *= 2  # a square
-    return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest))
+    cube = (largest[0] + 8) ** len(plan.grid) if largest else 0
+    return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest), 4 * cube)
 
 
 def contents_of(argument: DraftArgument, elements: int, limit: int, seed: int, most: int = MOST_ROOM) -> Any:

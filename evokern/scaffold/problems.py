@@ -105,7 +105,7 @@ def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
     cut = dict.fromkeys(
         unit if axis >= len(plan.cluster) or plan.cluster[axis] == "1" else f"{unit} * ({plan.cluster[axis]})"
         for axis, text in enumerate(plan.grid)
-        for unit in _units(text, field)
+        for unit in tile_units(text, field)
         if "c." in unit
     )
     if any(plan.value(unit, plan.defaults, problem) == needed for unit in cut):
@@ -114,7 +114,7 @@ def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
     return [f"c.{named[0]}"] if len(named) == 1 else []
 
 
-def _units(text: str, field: str) -> list[str]:
+def tile_units(text: str, field: str) -> list[str]:
     """Return the divisors of a field in a grid expression: `ceil_div(p.N, UNIT)` or `(p.N + UNIT - 1) // UNIT`."""
     word = rf"p\.{re.escape(field)}\b"
     found = re.findall(rf"ceil_div\([^,()]*{word}[^,()]*,\s*(.+)\)$", text)

@@ -41,10 +41,11 @@ def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: 
     if not any(extents):
         return None
     subsets = [chosen for size in range(min(MOST_AXES, len(atoms)) + 1) for chosen in combinations(atoms, size)]
-    # A square uses one field for two axes; attention scores combine it with other axes.
+    # A square or cube uses one field for several axes; attention scores combine it with other axes.
     for name in atoms:
         others = [other for other in atoms if other != name]
         subsets += [(*rest, name, name) for size in range(3) for rest in combinations(others, size)]
+        subsets.append((name, name, name))
     found: list[tuple[tuple[int, int, int], Fit]] = []
     for rank, chosen in enumerate(subsets):
         sizes = [prod(atoms[name][run] for name in chosen) for run in range(len(extents))]

@@ -48,6 +48,8 @@ def undecided(stages: Mapping[str, Any]) -> str:
         return f"{stage_label('sanitizer')}: {sanitizer['detail']}"
     if own is not None and not own.get("covered"):
         return f"{stage_label(OWN_PROBLEM)}: {own['detail']}"
+    if own is not None and not own.get("judged", True) and not own.get("compared", [0])[0]:
+        return f"{stage_label(OWN_PROBLEM)}: {own['detail']}; choose a smaller problem for the study"
     return ""
 
 

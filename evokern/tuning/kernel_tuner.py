@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -140,7 +141,7 @@ class _Translation:
             "tune_kernel got neither answer nor reference: candidates are compared with the configuration "
             f"{' '.join(f'{k}={v}' for k, v in plan.defaults.items())}, not with a known result"
         )
-        return KernelTunerCall({**options, "reference": self._default(args)}, STRATEGIES[call.strategy], note)
+        return KernelTunerCall({**options, "reference": DefaultOutputs(self, args)}, STRATEGIES[call.strategy], note)
 
     def _text(self) -> str:
         """Return the source, in which macros that depend on the problem have their values."""
@@ -164,7 +165,7 @@ class _Translation:
 
     def _args(self) -> list[Any]:
         """Return the arguments with the marks of outputs: those with an answer, or that some blocks write."""
-        roles = self._roles()
+        roles = self._roles
         answer = self.call.answer or ()
         made: list[Any] = []
         for at, (parameter, one) in enumerate(zip(self.function.parameters, self.call.arguments, strict=True)):
@@ -186,6 +187,7 @@ class _Translation:
                 made.append(one)
         return made
 
+    @cached_property
     def _roles(self) -> dict[str, str]:
         """Return the roles of arrays, from some blocks of the default configuration at the given problem."""
         arrays = zip(self.plan.arguments, self.arrays, strict=True)
@@ -201,7 +203,7 @@ class _Translation:
     def _kept(self) -> dict[str, Any]:
         """Return functions that return the given inputs, for which alone correct results are known."""
         names = [p.name or f"argument{at}" for at, p in enumerate(self.function.parameters)]
-        roles = self._roles()
+        roles = self._roles
         return {
             name: _Kept(array)
             for name, array in zip(names, self.arrays, strict=True)
@@ -223,9 +225,6 @@ class _Translation:
                 )
             expected.append(_wide(one).reshape(tuple(shape) or (1,)))
         return _Kept(*expected)
-
-    def _default(self, args: Sequence[Any]) -> Any:
-        return DefaultOutputs(self, args)
 
 
 class _Kept:

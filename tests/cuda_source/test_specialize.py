@@ -15,6 +15,7 @@ from evokern.compile import headers
 from evokern.cuda_source import specialize
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.instrument import Compile, ConstantValue
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.declaration import render
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import load_kernel
@@ -475,3 +476,12 @@ def test_a_header_that_two_branches_include_stands_in_both() -> None:
         assert made.count("int shared()") == 1
         assert "#if" not in made
         assert ptx(text, macros, headers) == ptx(made)
+
+
+@pytest.mark.parametrize("between", ["", "#else\n", "#elif INLINE == 0\n__noinline__\n"])
+def test_a_condition_before_the_first_word_goes_with_its_declaration(between: str) -> None:
+    """The `#if` is before the declaration and the `#endif` is in it: both are dropped, or neither."""
+    unused = f"#if INLINE == 2\n__forceinline__\n{between}#endif\n__device__ float unused(float x) {{ return x; }}\n"
+    text = f"{unused}\n#if A\n#endif\n__global__ void k(float* x) {{ *x = 1; }}\n"
+    left = drop_unreferenced(text, ["k"])
+    assert "unused" not in left and left.count("#if") == left.count("#endif") == 1

@@ -15,6 +15,8 @@ from paths import DATA
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
+from evokern.device import default_outputs
+from evokern.device.sim import full_size_check
 from evokern.device.sim.coverage import class_sizes, extrapolated, place_of, sample
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
@@ -23,6 +25,7 @@ from evokern.device.sim.worker import SimWorker
 from evokern.hardware.profiles import chip
 from evokern.simt.memory.access_record import WriteRecord
 from evokern.simt.memory.buffers import Memory
+from evokern.store import OWN_PROBLEM, undecided
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.settings import Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome
@@ -169,3 +172,56 @@ def test_what_was_written_is_what_blocks_wrote() -> None:
         *((3, element) for element in range(4)),
     ]
     assert np.flatnonzero(record.written(buffer, 2)).tolist() == [*range(4), *range(8, 16)]
+
+
+SAME = """
+from evokern import Kernel, Launch, Parameter, ProblemField, SameAsDefault, Tensor, Tolerance, Workload, i32
+
+kernel = Kernel(
+    name="copied",
+    genes=(Parameter("TILE", (32, 64), default=32), Parameter("WRONG", (0, 1), default=0)),
+    fields=(ProblemField("N"),),
+    launches=lambda c, p: [Launch("copied", -(-p.N // c.TILE), c.TILE, ("x", "y", i32(p.N)))],
+    workload=Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), role="output")},
+        reference=SameAsDefault(), tolerance={"y": Tolerance(1e-6, 1e-6)}, cpp_reference=False,
+        flops=lambda p: p.N, bytes=lambda p: 8 * p.N, small_problems=("100",),
+    ),
+)
+"""
+COPIED = """#include "evokern_genes.h"
+extern "C" __global__ void copied(const float* x, float* y, int n) {
+  int i = blockIdx.x * TILE + threadIdx.x;
+  if (i < n) y[i] = i < 5000 || !WRONG ? x[i] : 2 * x[i];
+}
+"""
+
+
+def test_some_results_are_compared_if_the_reference_is_too_expensive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of the default candidate at the same places of its grid show an error that small problems do not."""
+    (tmp_path / "kernel.py").write_text(SAME)
+    (tmp_path / "kernel.cu").write_text(COPIED)
+    kernel = load_kernel(tmp_path)
+    problem = kernel.problem("N=20000")
+    tolerance = dict(kernel.workload.tolerance)
+    check = OwnProblemCheck(OwnProblemRuns(kernel, L4, Study("s", "copied", ("20000",)).simulation, tolerance, 3))
+    monkeypatch.setattr(default_outputs.SameAsDefault, "affordable", lambda *_: False)
+    right, wrong = (Config({"TILE": 64, "WRONG": number}) for number in (0, 1))
+    assert not check.at(right, problem, most=1e7).judged and check.at(wrong, problem, most=1e7).fault_evidence is None
+    fault, compared, total = check.compare_some(right, problem)
+    assert (fault, total) == (None, 20000) and 64 <= compared < 5000
+    fault, _, _ = check.compare_some(wrong, problem)
+    assert fault is not None and "of 'y' in sampled blocks are wrong" in fault["message"]
+    monkeypatch.setattr(full_size_check, "SOME_INSTRUCTIONS", 1)
+    assert check.compare_some(wrong, problem) == (None, 0, 20000)
+
+
+def test_without_a_compared_result_nothing_is_verified() -> None:
+    """Complete coverage alone verifies no trial; stored stages without the number are older."""
+    stage = {"state": "passed", "detail": "results not compared", "covered": True, "judged": False}
+    assert "choose a smaller problem" in undecided({OWN_PROBLEM: stage})
+    assert "choose a smaller problem" in undecided({OWN_PROBLEM: {**stage, "compared": [0, 100]}})
+    assert undecided({OWN_PROBLEM: {**stage, "compared": [7, 100]}}) == ""
+    assert undecided({OWN_PROBLEM: {**stage, "judged": True}}) == ""

@@ -15,6 +15,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.accepted_options import split_options
 from evokern.declaration.as_data import golden
 from evokern.errors import KernelError, SourceError
+from evokern.scaffold.declaration_text import study_toml
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_call, from_t1, is_script, is_t1
@@ -330,3 +331,109 @@ def test_an_answer_is_kept_with_its_inputs(here: Path) -> None:
     golden._arrays.cache_clear()
     with pytest.raises(KernelError, match=r"is not the file that kernel\.py declares"):
         find_kernel("scale").workload.reference(problem, {"x": drawn})
+
+
+def test_macros_precisions_and_metrics_of_a_script(tmp_path: Path) -> None:
+    """Stated macros replace the parameters', arrays fix the precision, and what is omitted is named."""
+    path = tmp_path / "defined.py"
+    path.write_text(
+        "import numpy as np\nfrom kernel_tuner import tune_kernel\n"
+        "from kernel_tuner.accuracy import TunablePrecision\n"
+        "source = 'template<typename T, int block_size_x> __global__ void k(T* y, const T* x, int n) {\\n'\n"
+        "source += 'int i = (blockIdx.x * block_size_x + threadIdx.x) * TWICE;\\n'\n"
+        "source += 'for (int j = 0; j < TWICE; j++) if (i + j < n) y[i + j] = (KIND)x[i + j]; }'\n"
+        "x = np.ones(1000, dtype=np.float64)\ny = np.zeros_like(x)\n"
+        "tune_kernel('k<real, block_size_x>', source, 1000,\n"
+        "            [TunablePrecision('real', y), TunablePrecision('real', x), np.int32(1000)],\n"
+        "            {'block_size_x': [32, 64], 'real': ['float', 'double'], 'per': [1, 2]},\n"
+        "            grid_div_x=lambda p: p['block_size_x'] * p['per'] * 2,\n"
+        "            defines={'TWICE': lambda p: p['per'] * 2, 'KIND': 'double', 'real': 'real'},\n"
+        "            metrics={'x': None})\n"
+    )
+    request = run_script(path)
+    assert (request.parameters["real"], request.arguments[0].dtype) == (("double",), "f64")
+    told = " ".join(request.notes)
+    assert "metrics are omitted" in told and "draft the types float separately" in told
+    made = draft_of(request)
+    assert (made.plan.macros, made.plan.options) == ({"TWICE": "c.per * 2"}, ("-DKIND=double",))
+    assert not made.compile_error and "block_size_x_" in made.source
+    assert {tensor.name: tensor.role for tensor in made.tensors} == {"x": "input", "y": "output"}
+    arrays = [{"dtype": "float64", "shape": [4], "precision": "real"}]
+    request = from_call({**_CALL, "tune_params": {"real": ["half", "float"]}, "arguments": arrays})
+    assert (request.parameters["real"], request.arguments[0].dtype) == (("float",), "f32"), "arrays are converted"
+    with pytest.raises(SourceError, match="no value of real, which TunablePrecision selects, is a type"):
+        from_call({**_CALL, "tune_params": {"real": ["a"]}, "arguments": arrays})
+
+
+_CALL = {"kernel_name": "k", "kernel_source": {"text": "a\nb", "file": ""}, "problem_size": 1}
+
+
+def _lowered(given: Any) -> Any:
+    if isinstance(given, dict):
+        return {name[0].lower() + name[1:]: _lowered(value) for name, value in given.items()}
+    return [_lowered(one) for one in given] if isinstance(given, list) else given
+
+
+def test_t1_keys_of_any_case_and_reference_arguments(tmp_path: Path) -> None:
+    """The validation threshold is the tolerance; a key may begin with a small letter."""
+    (tmp_path / "k.cu").write_text("__global__ void k(float* x, int n) {}")
+    compared = {
+        "Name": "r",
+        "TargetName": "x",
+        "FillType": "Generator",
+        "DataSource": "2 * i",
+        "ValidationThreshold": 1,
+    }
+    text = json.dumps(_lowered(_t1(ReferenceArguments=[compared])))
+    request = from_t1(text, tmp_path / "t1.json")
+    assert is_t1(text) and request.tolerances == {"x": (1.0, 0.0)} and request.expected == "Generator 2 * i for x"
+    relative = {**compared, "ValidationMethod": "SideBySideRelativeComparison"}
+    request = from_t1(json.dumps(_t1(ReferenceArguments=[relative])), tmp_path / "t1.json")
+    assert request.tolerances == {"x": (0.0, 1.0)}
+    with pytest.raises(SourceError, match="name the argument 'y'"):
+        from_t1(json.dumps(_t1(ReferenceArguments=[{**compared, "TargetName": "y"}])), tmp_path / "t1.json")
+    spread = {"Name": "x", "Type": "float", "MemoryType": "Vector", "Size": 4, "FillType": "Generator"}
+    request = from_t1(json.dumps(_t1(Arguments=[{**spread, "DataSource": "1 + i * 2 if i > 1 else 9"}])),
+                      tmp_path / "t1.json")  # fmt: skip
+    assert request.arguments[0].span == (5.0, 9.0)
+
+
+def test_sizes_keys_and_tiles_of_a_t1_file(tmp_path: Path) -> None:
+    """A key is not a size, a size of 1 no field; lanes follow from the stated size, and tiles are whole elsewhere."""
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(float4* y, const float4* x, unsigned key, int start) {\n"
+        "  y[blockIdx.x * block_size_x + threadIdx.x] = x[blockIdx.x * block_size_x + threadIdx.x + start];\n"
+        "}\n"
+    )
+    vector = {"Type": "float", "MemoryType": "Vector", "Size": "4 * ProblemSize[0]"}
+    arguments = [
+        {**vector, "Name": "y", "AccessType": "WriteOnly"}, {**vector, "Name": "x", "AccessType": "ReadOnly"},
+        {"Name": "key", "Type": "uint32", "MemoryType": "Scalar", "FillValue": 2745829788},
+        {"Name": "start", "Type": "int32", "MemoryType": "Scalar", "FillValue": 0},
+    ]  # fmt: skip
+    text = json.dumps(_t1(ProblemSize=[4096, 1], Arguments=arguments, GlobalSize={}))
+    made = draft_of(from_t1(text, tmp_path / "t1.json"))
+    (field,) = made.plan.fields
+    assert [argument.expression for argument in made.plan.arguments] == [None, None, "2745829788", "0"]
+    size = f"p.{field.name}"
+    assert {tensor.shape for tensor in made.tensors} == {(size, "4")} and dict(made.study) == {field.name: 4096}
+    (rule,) = [text for name, text, _ in made.plan.constraints if name.startswith("whole_")]
+    assert rule == f"divides(c.block_size_x, {size})"
+    assert all(problem[field.name] % 64 == 0 for problem in made.small)
+
+
+def test_a_study_of_long_blocks_has_a_smaller_problem(tmp_path: Path) -> None:
+    """A block that takes too long on a simulated device; the draft states the file's own problem."""
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * block_size_x + threadIdx.x;\n  float sum = 0;\n"
+        "  for (int j = 0; j < n; j++) sum += x[j] / (i + j + 1);\n  if (i < n) y[i] = sum;\n}\n"
+    )
+    vector = {"Type": "float", "MemoryType": "Vector", "Size": "ProblemSize[0]"}
+    arguments = [
+        {**vector, "Name": "y", "AccessType": "WriteOnly"}, {**vector, "Name": "x", "AccessType": "ReadOnly"},
+        {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 1 << 20},
+    ]  # fmt: skip
+    made = draft_of(from_t1(json.dumps(_t1(ProblemSize=[1 << 20], Arguments=arguments)), tmp_path / "t1.json"))
+    assert made.smaller == "N=1048576" and made.study["N"] < 1 << 20 and (1 << 20) % made.study["N"] == 0
+    assert "# The file's problem is N=1048576" in study_toml("k", made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from evokern.declaration.small_problems import (
 from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import FullSizeResult, OwnProblemRuns
+from evokern.device.sim.stage import MOST_ELEMENTS_CHECKED
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
 from evokern.store import OWN_PROBLEM
@@ -112,30 +113,47 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
         candidate: the candidate under test.
         most: maximum number of warp instructions of a complete run; of larger problems, only some blocks run.
     """
-    checker = _own_problem_check(candidate)
+    checker = OwnProblemCheck(_runs(candidate, thorough=True))
     found: list[FullSizeResult] = []
+    compared: list[tuple[int, int]] = []
     for problem in candidate.problems:
         try:
             found.append(checker.at(candidate.config, problem, most=most))
+            fault = found[-1].fault_evidence
+            if fault is None and not found[-1].judged:
+                fault, *counts = checker.compare_some(candidate.config, problem)
+                compared.append((counts[0], counts[1]))
         except RunFailed as failed:
             state: State = "skipped" if is_too_large(failed) else "failed"
             return Stage(OWN_PROBLEM, state, f"at {problem}: {failed.message or failed}")
-        if found[-1].fault_evidence is not None:
-            return Stage(OWN_PROBLEM, "failed", str(found[-1].fault_evidence["message"]))
+        if fault is not None:
+            return Stage(OWN_PROBLEM, "failed", str(fault["message"]))
     ran, total = sum(one.blocks for one in found), sum(one.of for one in found)
     covered = all(one.covered for one in found)
     judged = all(one.judged for one in found)
     detail = f"{ran} of {total} blocks ran"
     against = compared_with(candidate.kernel.workload.reference)
     right = " with equal results" if against else " with correct results"
-    detail += right if judged else "; results not compared because the reference takes too long"
+    detail += right if judged else f"; {_compared_text(compared)}"
     detail += "; every output is written" if covered else "; could not confirm that every output is written"
     scaled = [str(one.scaled) for one in found if one.scaled]
     detail += f"; compared with {against}" if against else ""
     detail += f"; all blocks ran on the problem scaled down to {', '.join(scaled)}" if scaled else ""
     blocks = {problem.key: [one.blocks, one.of] for problem, one in zip(candidate.problems, found, strict=True)}
     facts = {"share": ran / total, "covered": covered, "judged": judged, "problems": blocks}
+    if not judged:
+        facts["compared"] = [min(few for few, _ in compared), sum(of for _, of in compared)]
     return Stage(OWN_PROBLEM, "passed", detail, facts)
+
+
+def _compared_text(compared: Sequence[tuple[int, int]]) -> str:
+    """Return how many results of full-size problems were compared, and why not all were."""
+    many = any(of > MOST_ELEMENTS_CHECKED for _, of in compared)
+    why = f"there are more than {MOST_ELEMENTS_CHECKED:,}" if many else "the reference takes too long"
+    few, of = sum(one for one, _ in compared), sum(one for _, one in compared)
+    if not all(one for one, _ in compared):
+        return f"results not compared because {why}"
+    return f"{few:,} of {of:,} results compared, because {why}"
 
 
 def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_cases: int | None = None) -> Stage:
@@ -183,11 +201,11 @@ def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
     return OwnProblemCheck(_runs(candidate))
 
 
-def _runs(candidate: CandidateUnderTest) -> OwnProblemRuns:
+def _runs(candidate: CandidateUnderTest, *, thorough: bool = False) -> OwnProblemRuns:
     gate = candidate.study.gate
     tolerance = tolerances(candidate.kernel, gate.atol, gate.rtol)
     simulation, secret = candidate.study.simulation, candidate.secret
-    return OwnProblemRuns(candidate.kernel, candidate.chip, simulation, tolerance, secret)
+    return OwnProblemRuns(candidate.kernel, candidate.chip, simulation, tolerance, secret, thorough=thorough)
 
 
 def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Set
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.declarations import CppDeclaration
-from evokern.cuda_source.lexer import TokenStream, directive_body
+from evokern.cuda_source.lexer import NESTING, TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.layout import Layout, apply
 from evokern.cuda_source.specialize.lines import squeeze
@@ -70,7 +70,25 @@ def _drop_declarations(text: str, entries: tuple[str, ...], wanted: Set[str]) ->
         for word in mentions[id(leaf)]:
             waiting += by_name.get(word, ())
     layout = Layout(unit)
-    return apply(text, [layout.removal(leaf.first, leaf.last) for leaf in unit.leaves if id(leaf) not in kept])
+    ranges = [_with_conditions(unit, leaf) for leaf in unit.leaves if id(leaf) not in kept]
+    return apply(text, [layout.removal(first, last) for first, last in ranges if first <= last])
+
+
+def _with_conditions(unit: SourceFile, leaf: CppDeclaration) -> tuple[int, int]:
+    """Return a declaration's tokens, including the `#if` before a first word under a condition; none if it is unclear.
+
+    An example is `#if INLINE == 0`, `__noinline__`, `#endif`, and then the rest of the declaration.
+    """
+    tokens, first = unit.stream.tokens, leaf.first
+    open_, least = 0, 0
+    for token in tokens[leaf.first : leaf.last + 1]:
+        open_ += NESTING.get(token.directive, 0)
+        least = min(least, open_)
+    while least < 0 and first and tokens[first - 1].directive:
+        first -= 1
+        change = NESTING.get(tokens[first].directive, 0)
+        open_, least = open_ + change, min(0, least + change)
+    return (first, leaf.last) if open_ == least == 0 else (1, 0)
 
 
 def _words(unit: SourceFile, leaf: CppDeclaration, macros: dict[str, frozenset[str]]) -> set[str]:

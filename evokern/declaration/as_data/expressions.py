@@ -14,7 +14,13 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-_KNOWN: Mapping[str, Any] = {"__builtins__": {}, "ceil_div": ceil_div, "min": min, "max": max, "int": int}
+def _divides(divisor: int, number: int) -> bool:
+    return bool(divisor) and number % divisor == 0
+
+
+_KNOWN: Mapping[str, Any] = {
+    "__builtins__": {}, "ceil_div": ceil_div, "divides": _divides, "min": min, "max": max, "int": int,
+}  # fmt: skip
 _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name, ast.Attribute,
     ast.Constant, ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Tuple,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -54,6 +55,20 @@ def compared_with(reference: object) -> str:
     return str(getattr(reference, "compared_with", ""))
 
 
+@dataclass(frozen=True)
+class SomeOutputs:
+    """Outputs that some blocks of a reference's launch write."""
+
+    grid: tuple[int, int, int]
+    """Blocks of the launch along x, y, z."""
+    blocks: tuple[int, ...]
+    """Linear ids of the blocks that ran."""
+    elements: Mapping[str, Any]
+    """Output → indices of the elements that these blocks write, as an array."""
+    values: Mapping[str, torch.Tensor]
+    """Output → values of these elements in float64."""
+
+
 class KernelReference(ABC):
     """A reference that needs the kernel itself, or that is expensive to compute at some problems."""
 
@@ -71,6 +86,19 @@ class KernelReference(ABC):
     @abstractmethod
     def __call__(self, problem: Any, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return the outputs by name, in float64."""
+
+    def some(
+        self, problem: Any, inputs: Mapping[str, torch.Tensor], rng: random.Random, most: float
+    ) -> SomeOutputs | None:
+        """Return the outputs of some blocks, for a problem at which all are too expensive; None if that is impossible.
+
+        Args:
+            problem: the problem.
+            inputs: the inputs, in their own dtypes.
+            rng: generator for the places.
+            most: maximum number of warp instructions.
+        """
+        return None
 
 
 def with_values(kernel: Any) -> Any:
@@ -107,6 +135,11 @@ class _GoldenReference(KernelReference):
         if problem == self._problem:
             return True
         return self._other.affordable(problem) if isinstance(self._other, KernelReference) else None
+
+    def some(
+        self, problem: Any, inputs: Mapping[str, torch.Tensor], rng: random.Random, most: float
+    ) -> SomeOutputs | None:
+        return self._other.some(problem, inputs, rng, most) if isinstance(self._other, KernelReference) else None
 
     def tensors(self, declared: Callable[..., Mapping[str, Any]], problem: Any, config: Any) -> Any:
         """Return the buffers; at the recorded problem, with the recorded inputs."""

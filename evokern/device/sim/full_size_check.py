@@ -18,9 +18,11 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
+from evokern.declaration.as_data.golden import KernelReference
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import render
@@ -35,7 +37,8 @@ from evokern.device.sim.full_size_runs import (
     drawn_blocks,
 )
 from evokern.device.sim.program import SimulatedProgram
-from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
+from evokern.device.sim.stage import ProblemBuffers, elements_of_results, has_reference, independent
+from evokern.errors import KernelError
 from evokern.simt.clusters.layout import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
@@ -45,6 +48,8 @@ SAMPLED_INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
 DRAWN_AT_ONCE = 32
 """Number of blocks in a further sample. If a quarter of all blocks behave differently, the sample misses them with a
 probability below 0.75^32 = 1e-4."""
+SOME_INSTRUCTIONS = 2 * WHOLE_INSTRUCTIONS
+"""Maximum number of warp instructions of the blocks whose outputs are compared, for the candidate and the reference."""
 MISSING_SHARE = 0.25
 """Smallest unwritten share of an output at which a launch fails if it is too large to run completely."""
 
@@ -116,6 +121,40 @@ class OwnProblemCheck:
         clusters = [Cluster(launch.cluster or (1, 1, 1), explicit=launch.cluster is not None) for launch in launches]
         blocks = [drawn_blocks(one.grid, of, most, rng) for one, of in zip(launches, clusters, strict=True)]
         return self._runs.buffers(problem, tensors_of(self._kernel, config, problem)), blocks
+
+    def compare_some(self, config: Config, problem: Problem) -> tuple[dict[str, Any] | None, int, int]:
+        """Compare some outputs with a reference that is too expensive as a whole, but can compute some blocks.
+
+        The candidate's blocks are those at the same relative places of its grid; both kinds cover the corners.
+
+        Returns:
+            Evidence of wrong elements or None, the number of compared elements, and the number of all output elements.
+
+        Raises:
+            RunFailed: the candidate does not compile there, or a block crashed or hung.
+        """
+        kernel, call = self._kernel, self._runs.call(config, problem, None)
+        total = elements_of_results(call.tensors)
+        reference = kernel.workload.reference
+        bounded = any(tolerance.bound is not None for tolerance in self._runs.tolerance.values())
+        if not isinstance(reference, KernelReference) or bounded:
+            return None, 0, total
+        if not independent(call.tensors, call.program, call.launches):
+            return None, 0, total
+        rng = random.Random(hashlib.sha256(f"{self._secret} some outputs {problem.key}".encode()).digest())
+        inputs = self._runs.buffers(problem, call.tensors).inputs
+        try:
+            known = reference.some(problem, inputs, rng, SOME_INSTRUCTIONS)
+        except KernelError:  # the blocks need more instructions than estimated, or fail at this problem
+            return None, 0, total
+        if known is None:
+            return None, 0, total
+        room = int(SOME_INSTRUCTIONS / max(1.0, self._runs.counted(call)[0]))
+        blocks = call.placed([_place(number, known.grid) for number in known.blocks])
+        if room < len(blocks):
+            cluster = call.program.cluster(call.launches[0]).blocks
+            blocks = blocks[: room // cluster * cluster]
+        return (*self._runs.compared(call, blocks, known), total) if blocks else (None, 0, total)
 
     def _decided(
         self, config: Config, call: CandidateCall, instructions: Sequence[float], rng: random.Random, most: float
@@ -209,3 +248,9 @@ class OwnProblemCheck:
     def _halved(self, config: Config, problem: Problem, name: str) -> Problem | None:
         value = int(problem[name]) // 2
         return runnable(self._kernel, config, problem, {name: value}, self._runs.chip) if value >= 1 else None
+
+
+def _place(block: int, grid: tuple[int, int, int]) -> tuple[float, float, float]:
+    """Return the centre of a block, relative to its grid."""
+    x, y, z = block % grid[0], block // grid[0] % grid[1], block // (grid[0] * grid[1])
+    return (x + 0.5) / grid[0], (y + 0.5) / grid[1], (z + 0.5) / grid[2]

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from evokern.compile.build import tensors_of
 from evokern.compile.module_state import state_evidence
 from evokern.compile.records import CompileFailure
+from evokern.declaration.as_data.golden import SomeOutputs
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
@@ -28,12 +30,14 @@ from evokern.device.sim.recount import Ran
 from evokern.device.sim.stage import ProblemBuffers, has_reference
 from evokern.errors import UsageError
 from evokern.gate import RunFailed
+from evokern.gate.comparison import allowed_error
 from evokern.hardware.profiles import Profile
 from evokern.simt.clusters.layout import Cluster, cluster_numbers
 from evokern.simt.control_flow.paths import NO_PATHS, Paths
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
+from evokern.wording import distinguishing_digits
 
 WHOLE_INSTRUCTIONS = 15_000_000
 """Instruction budget of a new best on the study's problem, in warp instructions: about ten seconds on one core. A core
@@ -104,6 +108,14 @@ class CandidateCall:
         cluster = self.program.cluster(launch)
         return cluster.members(launch.grid, coverage.sample(cluster.grid_of(launch.grid), rng))
 
+    def placed(self, places: Sequence[tuple[float, float, float]]) -> tuple[int, ...]:
+        """Return the blocks of the first launch at relative places of its grid, completed to whole clusters."""
+        launch = self.launches[0]
+        cluster = self.program.cluster(launch)
+        grid = cluster.grid_of(launch.grid)
+        at = [[int(share * extent) for share, extent in zip(place, grid, strict=True)] for place in places]
+        return cluster.members(launch.grid, sorted({x + grid[0] * (y + grid[1] * z) for x, y, z in at}))
+
     def drawn(self, most: int, rng: random.Random, known: Sequence[int] = ()) -> tuple[int, ...]:
         """Return the given blocks plus some at random places of the first launch, in order and as whole clusters."""
         launch = self.launches[0]
@@ -120,6 +132,8 @@ class OwnProblemRuns:
         simulation: SimulationSettings,
         tolerance: Mapping[str, Tolerance],
         secret: int,
+        *,
+        thorough: bool = False,
     ) -> None:
         """Create a runner.
 
@@ -129,6 +143,7 @@ class OwnProblemRuns:
             simulation: limits of a launch.
             tolerance: tolerance of each output.
             secret: seed of the study for inputs.
+            thorough: whether references may take several seconds.
         """
         self.kernel = kernel
         """Kernel of the candidates."""
@@ -136,7 +151,9 @@ class OwnProblemRuns:
         """Simulated chip."""
         self.secret = secret
         """Seed of the study."""
-        self._simulation, self._tolerance = simulation, tolerance
+        self.tolerance = tolerance
+        """Tolerance of each output."""
+        self._simulation, self._thorough = simulation, thorough
         self._stages: dict[Problem, ProblemBuffers] = {}
 
     def call(self, config: Config, problem: Problem, like: tuple[Rendered, SimulatedProgram] | None) -> CandidateCall:
@@ -220,8 +237,8 @@ class OwnProblemRuns:
                 by, elements = record.elements(stage.buffers[name], tensor.bytes // tensor.elements)
                 clusters = np.unique(of_block[list(blocks)]).tolist()
                 found[name] = coverage.extrapolated(grid, clusters, of_block[by], elements, tensor.elements)
-        judged = has_reference(self.kernel, call.problem, call.tensors)
-        message = stage.fault_by_block(self.kernel, self._tolerance, record, launch) if judged else None
+        judged = has_reference(self.kernel, call.problem, call.tensors, thorough=self._thorough)
+        message = stage.fault_by_block(self.kernel, self.tolerance, record, launch) if judged else None
         against = _wrong(message, call.problem) if message else None
         return FullSizeResult(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
@@ -248,7 +265,7 @@ class OwnProblemRuns:
             for name, tensor in call.tensors.items()
             if tensor.role == "output"
         }
-        judged = has_reference(self.kernel, call.problem, call.tensors)
+        judged = has_reference(self.kernel, call.problem, call.tensors, thorough=self._thorough)
         against = next(
             (coverage.evidence(name, one, call.problem, "") for name, one in found.items() if not one.complete), None
         )
@@ -259,15 +276,44 @@ class OwnProblemRuns:
                 if tensor.role == "inout":
                     marks[name][:] = True  # unchanged elements are results too and are compared
                     found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
-            message = stage.fault(self.kernel, self._tolerance, marks, "its blocks")
+            message = stage.fault(self.kernel, self.tolerance, marks, "its blocks")
             if message and len(call.launches) == 1 and ran[0].warp_instructions <= SANITIZED_INSTRUCTIONS:
                 stage = self._stage(call)  # run a cheap launch again to find out which block is wrong
                 with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as stores:
                     self._run(call, stage, None, sanitize=False)
                 launch = call.launches[0]
-                message = stage.fault_by_block(self.kernel, self._tolerance, stores, launch, "its blocks") or message
+                message = stage.fault_by_block(self.kernel, self.tolerance, stores, launch, "its blocks") or message
             against = _wrong(message, call.problem) if message else None
         return FullSizeResult(against, call.blocks, call.blocks, judged, found, scaled, ran, paths)
+
+    def compared(
+        self, call: CandidateCall, blocks: tuple[int, ...], known: SomeOutputs
+    ) -> tuple[dict[str, Any] | None, int]:
+        """Run some blocks, and compare their outputs with known ones; return evidence, and the number compared.
+
+        Raises:
+            RunFailed: a block crashed or hung.
+        """
+        stage, compared = self._stage(call), 0
+        with recording(stage.memory, WriteRecord(stage.memory, by_block=False)) as record:
+            self._run(call, stage, blocks, sanitize=False)
+        for name, marks in stage.written(record).items():
+            both = marks[known.elements[name]]
+            elements, expected = known.elements[name][both], known.values[name][torch.from_numpy(both)]
+            got = stage.values(name)[torch.from_numpy(elements)].to(torch.float64)
+            allowed = allowed_error(self.tolerance[name].for_tensor(call.tensors[name]), expected, None)
+            wrong = ~((got - expected).abs() <= allowed) & ~((got != got) & (expected != expected))
+            compared += len(elements)
+            if wrong.any():
+                first = int(wrong.nonzero()[0, 0])
+                shown = distinguishing_digits(float(got[first]), float(expected[first]))
+                place = [int(at) for at in np.unravel_index(elements[first], call.tensors[name].shape)]
+                message = (
+                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} in sampled blocks are wrong; the first, "
+                )
+                message += f"{name}{place}, is {shown[0]} instead of {shown[1]} within {float(allowed[first]):.3g}"
+                return _wrong(message, call.problem), compared
+        return None, compared
 
     def buffers(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         """Return the buffers of a problem in their initial state."""

@@ -27,6 +27,8 @@ MOST_FLOPS_CHECKED = 1e10
 """Maximum number of operations for computing a float64 reference on the CPU to check sampled blocks."""
 MOST_ELEMENTS_CHECKED = 1 << 25
 """Maximum number of output elements for that check."""
+THOROUGH = 20
+"""Factor of the number of operations in a verification, which checks one candidate: ten seconds on one core."""
 
 
 class ProblemBuffers:
@@ -54,7 +56,8 @@ class ProblemBuffers:
         self.key = (problem, tuple(tensors.items()))
         self.problem = problem
         self.tensors = dict(tensors)
-        self._inputs: dict[str, torch.Tensor] = {}
+        self.inputs: dict[str, torch.Tensor] = {}
+        """Inputs by name, in their own dtypes."""
         self._raw: dict[str, Any] = {}
         self._kind = kind
         self._answers: dict[tuple[tuple[float, ...], ...], ReferenceValues] = {}
@@ -63,7 +66,7 @@ class ProblemBuffers:
         self.buffers: dict[str, simt.Buffer] = {}
         for name, tensor, data in drawn(tensors, kind, seed):
             if tensor.given:
-                self._inputs[name] = data
+                self.inputs[name] = data
             raw: Any = data.view(-1).view(torch.uint8).numpy()
             if tensor.role == "inout":
                 self._raw[name] = raw
@@ -126,9 +129,13 @@ class ProblemBuffers:
             raw = self.buffers[name].read().reshape(tensor.elements, -1)
             changed = (raw != POISON).any(1) if marks is None else marks[name]
             written = torch.from_numpy(changed).view(tensor.shape)
-            got = torch.from_numpy(raw.reshape(-1)).view(torch_dtype(tensor.dtype)).to(torch.float64)
+            got = self.values(name).to(torch.float64)
             allowed = allowed_error(tolerances[name].for_tensor(tensor), reference, answers.errors.get(name))
             yield name, got.view(tensor.shape), reference, allowed, written
+
+    def values(self, name: str) -> torch.Tensor:
+        """Return the contents of a buffer in its own dtype, flat."""
+        return torch.from_numpy(self.buffers[name].read().reshape(-1)).view(torch_dtype(self.tensors[name].dtype))
 
     def _answer(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> ReferenceValues:
         """Return the references with the bounds for the current candidate."""
@@ -136,7 +143,7 @@ class ProblemBuffers:
         if factors not in self._answers:
             self._answers.clear()
             self._answers[factors] = answers_of(
-                kernel, self.problem, self.tensors, tolerances, self._inputs, exact=self._kind == "exact"
+                kernel, self.problem, self.tensors, tolerances, self.inputs, exact=self._kind == "exact"
             )
         return self._answers[factors]
 
@@ -215,11 +222,16 @@ def independent(tensors: Mapping[str, Tensor], program: SimulatedProgram, launch
     return alone and not any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
 
 
-def has_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> bool:
+def has_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], *, thorough: bool = False) -> bool:
     """Return whether the float64 reference of a problem is cheap enough for a CPU."""
-    elements = sum(t.elements for t in tensors.values() if t.role in ("output", "inout"))
-    if elements > MOST_ELEMENTS_CHECKED:
+    if elements_of_results(tensors) > MOST_ELEMENTS_CHECKED:
         return False
     reference = kernel.workload.reference
     known = reference.affordable(problem) if isinstance(reference, KernelReference) else None
-    return known if known is not None else kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED
+    most = MOST_FLOPS_CHECKED * (THOROUGH if thorough else 1)
+    return known if known is not None else kernel.workload.flops(problem) <= most
+
+
+def elements_of_results(tensors: Mapping[str, Tensor]) -> int:
+    """Return the number of elements of all outputs together."""
+    return sum(tensor.elements for tensor in tensors.values() if tensor.role in ("output", "inout"))

@@ -164,6 +164,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
                 if all(_value(condition, inner_names) for condition in conditions):
                     found.append(_value(made, inner_names))
             return found
+        case ast.IfExp(test=test, body=held, orelse=other):
+            return _value(held if _value(test, names) else other, names)
         case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _COMPARISONS:
             return _COMPARISONS[type(sign)](_value(left, names), _value(right, names))
     raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
+from math import prod
 from pathlib import Path
 
 from evokern.compile.accepted_options import split_options
@@ -17,15 +19,16 @@ from evokern.errors import SourceError
 from evokern.scaffold import resolve
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
+from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
-from evokern.scaffold.problems import small_problems
+from evokern.scaffold.problems import LIMIT, small_problems
 from evokern.scaffold.reading import DRAFTED_FOR, REAL, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated.launch import WHOLE
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
-from evokern.scaffold.tuner.stated import require_outputs, with_stated
+from evokern.scaffold.tuner.stated import RTOL, require_outputs, with_stated
 
 VECTOR_PROBLEM = 1 << 12
 """Value of every field in the detection of vector lengths; every vector length divides it."""
@@ -37,6 +40,8 @@ _OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
 """C++ standards that CUDA's headers no longer support."""
 LEAST_SIZE = 64
 """Minimum number in a compiler option that becomes a problem size; smaller ones (filter widths) stay options."""
+LARGEST_COUNT = 1 << 28
+"""Largest number that may be a size although no buffer is as large, for example a number of iterations."""
 _AXIS = {0: r"width|_x$|^nx$|^x|col", 1: r"height|_y$|^ny$|^y|row", 2: r"depth|_z$|^nz$|^z"}
 """Typical names of the macro for an axis, for choosing between macros with equal numbers."""
 
@@ -129,6 +134,10 @@ def _with_kernel_types(request: TunerRequest, source: CudaSource, function: Kern
 def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction) -> KernelReading:
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
     names = list(request.parameters)
+    macros, defined = _defines(request)
+    for name in names:
+        if request.defines is not None and name not in request.defines:  # the code's own word, not the parameter
+            text = re.sub(rf"\b{re.escape(name)}\b", unused_name(f"{name}_", text), text)
     sizes = _size_macros(request, source, text)
     given = _given_sizes(request, text)
     text = device_source(text, [*names, *sizes.values()], generated=bool(names))
@@ -137,7 +146,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     literals |= given
     on_axis = {axis: f"p.{name}" for axis, name in sizes.items()}
     for axis, size in enumerate(request.problem_size):
-        if axis not in on_axis and isinstance(size, int):
+        if axis not in on_axis and isinstance(size, int) and size > 1:
             match = next((name for name, value in literals.items() if value == size), None)
             name = match or unused_name(f"SIZE_{'XYZ'[axis]}", text)
             if match is None:
@@ -157,6 +166,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     default = _default_configuration(request, source)
     genes = tuple(_gene(name, values, default[name]) for name, values in request.parameters.items())
     macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
+    macros_of |= macros
     macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
     plan = Plan(
         entry=_entry(request, function),
@@ -168,10 +178,32 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         shared=over_genes(request.shared, names) or "0",
         macros=macros_of,
         constraints=tuple((n, _in_fields(text, given, 0), why) for n, text, why in _constraints(request)),
-        options=tuple(o for o in _options(request)[0] if _defined(o)[0] not in given),
+        options=(*(o for o in _options(request)[0] if _defined(o)[0] not in given), *defined),
         constants=constants_of(text, {}),
     )
     return KernelReading(function, plan, text, "the tuner", "", literals)
+
+
+def _defines(request: TunerRequest) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the macros that the tuner states in addition to its parameters: expressions, and options for other text.
+
+    Raises:
+        SourceError: a macro with a parameter's name has another value, or its text is not arithmetic.
+    """
+    names, macros, options = list(request.parameters), dict[str, str](), list[str]()
+    for name, value in (request.defines or {}).items():
+        if value == name:
+            continue
+        formula = over_genes(value, names)
+        if name in names or (formula is None and set(re.findall(r"[A-Za-z_]\w*", value)) & {*names}):
+            raise SourceError(
+                f"the tuner defines the macro {name} as {value!r}; use arithmetic and another macro's name"
+            )
+        if formula is None:
+            options.append(f"-D{name}={value}")
+        else:
+            macros[name] = formula
+    return macros, tuple(options)
 
 
 def _entry(request: TunerRequest, function: KernelFunction) -> str:
@@ -258,13 +290,18 @@ def _arguments(
     literals = {name: int(request.problem_size[axis]) for axis, name in sizes.items()}
     fields = [DraftField(name) for name in dict.fromkeys(sizes.values())]
     arguments: list[DraftArgument] = []
+    numbers = [size for size in request.problem_size if isinstance(size, int)]
+    most = max(LARGEST_COUNT, prod(numbers), *(prod(one.shape or ()) for one in request.arguments))
+    most = min(most, (1 << 31) - 1)  # 0 and larger numbers are an offset or a key, not a size
     for position, (parameter, given) in enumerate(zip(function.parameters, request.arguments, strict=True)):
         name = parameter.name or given.name or f"argument{position}"
         if parameter.pointer != (given.shape is not None):
             raise SourceError(f"{function.signature}: the tuner passes {given} for {parameter.type} {name}")
         if parameter.pointer:
             arguments.append(DraftArgument(name, given.dtype, None))
-        elif given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template):
+        elif (
+            given.dtype[0] in "iu" and (parameter.base in WHOLE or request.template) and 0 < (given.value or 0) <= most
+        ):
             field = name.upper()
             fields.append(DraftField(field))
             literals[field] = int(given.value or 0)
@@ -347,7 +384,8 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         runs = [prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True) for value in others]
         ran = [run for run in runs if run.ok]
         launch = re.search(rf"\bc\.{re.escape(gene.name)}\b", " ".join((*plan.grid, *plan.block, plan.entry)))
-        if ran and not launch and all(_extents(run) != _extents(base) for run in ran):
+        # A switch between layouts reads other buffers, and a tile's size may change what is written.
+        if ran and not launch and not {*gene.values} <= {0, 1} and all(_resized(run, base) for run in ran):
             moved.append(gene)
     if not moved:
         return reading
@@ -404,6 +442,13 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
     return replace(reading, plan=replace(plan, constraints=tuple(constraints)))
 
 
+def _resized(run: Run, base: Run) -> bool:
+    """Return whether a buffer that two runs read has different extents, although they write the same elements."""
+    pairs = [(one, base.touches[name]) for name, one in run.touches.items()]
+    same = all(one.written == other.written for one, other in pairs)
+    return same and any(one.read != other.read > 0 < one.read for one, other in pairs)
+
+
 def _extents(run: Run) -> dict[str, int]:
     return {name: touch.extent for name, touch in run.touches.items()}
 
@@ -412,7 +457,7 @@ def _summed(made: Draft, name: str) -> Draft:
     """Turn an output that the script sums into a workspace, and add a second kernel for the sum."""
     tensor = next(t for t in made.tensors if t.name == name)
     total = unused_name(f"{name}_total", made.source)
-    kind = {"f64": "double"}.get(tensor.dtype, "float")
+    kind = next(written for written, dtype in (REAL | WHOLE).items() if dtype == tensor.dtype)
     code = (
         f"\n// The script compares the sum of {name}, which one warp computes here.\n"
         f'extern "C" __global__ void add_up(const {kind}* parts, {kind}* total, int n) {{\n'
@@ -430,5 +475,10 @@ def _summed(made: Draft, name: str) -> Draft:
         for t in made.tensors
     )
     output = DraftTensor(total, tensor.dtype, ("1",), "output", "the script's result is one number")
+    addends = max(size_of(t, made.plan, made.study, LIMIT) for t in tensors if t.role == "input")
+    rounding = 0.0 if tensor.dtype[0] in "iu" else float(f"{2e-6 * math.sqrt(addends):.1g}")
+    bound = (rounding, RTOL if rounding else 0.0, f"rounding of a sum of {addends:,} numbers in another order")
     made = replace(made, source=made.source + code, tensors=(*tensors, output), finish=(name, total))
+    made = replace(made, tolerance={other: one for other, one in made.tolerance.items() if other != name})
+    made = replace(made, tolerance={**made.tolerance, total: bound})
     return replace(made, small=made.small or small_problems(made.plan, made.tensors, None))

@@ -322,6 +322,13 @@ def _rules(call: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
     size = (call.get("smem_args") or {}).get("size")
     if callable(size):
         found["smem_args"] = {"size": _as_rule("smem_args", size, parameters, "bytes")}
+    if call.get("defines"):
+        found["defines"] = {
+            name: _as_rule(f"the macro {name}", value, parameters, "bytes")
+            if callable(value)
+            else _described(value, parameters)
+            for name, value in call["defines"].items()
+        }
     given = call.get("restrictions")
     items = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
     if any(callable(one) for one in items):

@@ -14,7 +14,7 @@ from typing import Any
 
 from evokern.errors import SourceError, suggestion
 from evokern.files import is_file, read_text
-from evokern.scaffold.tuner.arithmetic import expressions, values_of
+from evokern.scaffold.tuner.arithmetic import expressions, value_over, values_of
 
 DTYPES: Mapping[str, str] = {
     "float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
@@ -78,6 +78,10 @@ class TunerRequest:
     """Arguments of the kernel in order."""
     constants: Mapping[str, TunerArgument]
     """`__constant__` array → its contents."""
+    defines: Mapping[str, str] | None = None
+    """Macros of the kernel → their values, with parameters as words; None if each parameter is a macro."""
+    tolerances: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Argument → absolute and relative tolerance that the file states."""
     shared: str = "0"
     """Python text of the dynamic shared memory in bytes."""
     include: tuple[Path, ...] = ()
@@ -138,11 +142,17 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         raise SourceError(f"the script's kernel source {source['text']!r} is neither code nor a file; correct the path")
     shared = _one(_plain((call.get("smem_args") or {}).get("size", 0), "smem_args", notes)) or 0
     answer = call.get("answer")
-    arguments = tuple(_argument(item) for item in call.get("arguments") or ())
+    parameters = {name: tuple(values) for name, values in call["tune_params"].items()}
+    given = call.get("arguments") or ()
+    parameters |= (precisions := _precisions(given, parameters, notes))
+    arguments = tuple(_argument(item, precisions) for item in given)
     if call.get("verify"):
         notes.append(
             "kernel.py: the script checks results with its own function (verify); compare your reference with it"
         )
+    ignored = [name for name in ("metrics", "observers") if call.get(name)]
+    if ignored:
+        notes.append(f"the study: the script's {' and '.join(ignored)} are omitted; evokern measures the time only")
     if call.get("objective") not in (None, "time") or call.get("objectives"):
         notes.append("the study: the script optimises another objective; evokern always optimises the time")
     if isinstance(answer, list) and any(isinstance(one, Mapping) and one.get("computed") is False for one in answer):
@@ -156,7 +166,8 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         source=source["text"],
         file=source.get("file", ""),
         problem_size=_sizes(call.get("problem_size"), notes),
-        parameters={name: tuple(values) for name, values in call["tune_params"].items()},
+        parameters=parameters,
+        defines=_defines(call.get("defines"), notes),
         defaults={},
         restrictions=restrictions,
         divisors=tuple(_divisors(call.get(f"grid_div_{axis}"), notes) for axis in "xyz"),
@@ -181,7 +192,7 @@ def from_t1(text: str, path: Path) -> TunerRequest:
         SourceError: the file is incomplete, is not for CUDA, or its kernel file is missing.
     """
     try:
-        return _t1_request(json.loads(text), path)
+        return _t1_request(_with_t1_names(json.loads(text)), path)
     except KeyError as error:
         raise SourceError(f"T1 file {path} lacks the key {error}; add it") from error
     except (ValueError, TypeError, AttributeError, IndexError, ArithmeticError, SyntaxError) as error:
@@ -246,7 +257,33 @@ def _t1_request(whole: Any, path: Path) -> TunerRequest:
         shared=str(kernel.get("SharedMemory") or 0),
         options=tuple(str(option) for option in _t1_values(kernel.get("CompilerOptions") or [], text=True)),
         notes=tuple(notes),
+        tolerances=dict(_t1_tolerances(kernel.get("ReferenceArguments") or (), [one.name for one in arguments])),
+        expected=", ".join(
+            f"{item.get('FillType', '')} {item.get('DataSource', item.get('FillValue', ''))} for {item['TargetName']}"
+            for item in kernel.get("ReferenceArguments") or ()
+        ),
     )
+
+
+def _with_t1_names(given: Any) -> Any:
+    """Return JSON values in which T1's keys have their usual case."""
+    if isinstance(given, list):
+        return [_with_t1_names(item) for item in given]
+    if not isinstance(given, dict):
+        return given
+    return {_T1_NAMES.get(name.lower(), name): _with_t1_names(item) for name, item in given.items()}
+
+
+def _t1_tolerances(items: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the outputs that a file compares → absolute and relative tolerance."""
+    for item in items:
+        if item["TargetName"] not in names:
+            known = suggestion(item["TargetName"], names)
+            raise ValueError(f"ReferenceArguments name the argument {item['TargetName']!r}: {known}")
+        limit = float(item.get("ValidationThreshold") or 0)
+        relative = "relative" in str(item.get("ValidationMethod", "")).lower()
+        if limit:
+            yield item["TargetName"], (0.0, limit) if relative else (limit, 0.0)
 
 
 def _t1_values(given: Any, *, text: bool = False) -> tuple[Any, ...]:
@@ -272,7 +309,14 @@ def _t1_span(item: Mapping[str, Any], shape: tuple[int, ...] | None) -> tuple[fl
     fill, value = item.get("FillType", ""), _t1_number(item.get("FillValue"))
     if fill == "Random" and isinstance(value, (int, float)) and value > 0:
         return 0.0, float(value)
-    return (0.0, float(prod(shape))) if fill == "Generator" and shape and item.get("DataSource") == "i" else None
+    if fill != "Generator" or not shape:
+        return None
+    try:
+        count = prod(shape)
+        drawn = [float(value_over(str(item["DataSource"]), {"i": i})) for i in range(0, count, max(1, count // 1024))]
+    except (ArithmeticError, SyntaxError, TypeError, ValueError):
+        return None
+    return min(drawn), max(drawn)
 
 
 def _t1_number(given: Any) -> Any:
@@ -293,7 +337,7 @@ def _check_keys(path: Path, where: str, given: Mapping[str, Any], known: Sequenc
 _T1_KEYS = (
     "Language", "CompilerOptions", "BenchmarkConfig", "KernelName", "KernelFile", "LocalSize", "GlobalSize",
     "GlobalSizeType", "ProblemSize", "GridDivX", "GridDivY", "GridDivZ", "SharedMemory", "Stream", "Arguments",
-    "Device", "SimulationInput", "PointerType",
+    "Device", "SimulationInput", "PointerType", "ReferenceArguments", "Profiling",
 )  # fmt: skip
 """Keys of `KernelSpecification` in T1 1.0.0."""
 _T1_ITEM_KEYS = (
@@ -303,10 +347,25 @@ _T1_ITEM_KEYS = (
 """Keys of tuning parameters and arguments in T1 1.0.0."""
 
 
+_T1_REFERENCE_KEYS = ("TargetName", "ValidationMethod", "ValidationThreshold")
+_T1_TOP_KEYS = (
+    "ConfigurationSpace",
+    "KernelSpecification",
+    "TuningParameters",
+    "Conditions",
+    "Expression",
+    "X",
+    "Y",
+    "Z",
+)
+_T1_NAMES = {name.lower(): name for name in (*_T1_KEYS, *_T1_ITEM_KEYS, *_T1_REFERENCE_KEYS, *_T1_TOP_KEYS)}
+"""T1's keys in lower case → their usual case."""
+
+
 def is_t1(text: str) -> bool:
     """Return whether a text is a T1 file: JSON with a configuration space and a kernel."""
     try:
-        whole = json.loads(text)
+        whole = _with_t1_names(json.loads(text))
     except ValueError:
         return False
     return isinstance(whole, dict) and {"ConfigurationSpace", "KernelSpecification"} <= set(whole)
@@ -323,9 +382,10 @@ def is_script(text: str) -> bool:
     return any(name.partition(".")[0] == "kernel_tuner" for name in imported)
 
 
-def _argument(item: Any) -> TunerArgument:
+def _argument(item: Any, precisions: Mapping[str, tuple[Any, ...]] | None = None) -> TunerArgument:
     if isinstance(item, Mapping) and "dtype" in item:
-        dtype = DTYPES.get(item["dtype"])
+        selected = (precisions or {}).get(str(item.get("precision", "")), (item["dtype"],))
+        dtype = DTYPES.get(str(selected[0]))
         if dtype is None:
             raise SourceError(
                 f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not support"
@@ -336,6 +396,44 @@ def _argument(item: Any) -> TunerArgument:
     if isinstance(item, (int, float)):
         return TunerArgument("i32" if isinstance(item, int) else "f32", None, item)
     raise SourceError(f"the script passes an argument that is neither an array nor a number: {item}")
+
+
+def _precisions(
+    given: Sequence[Any], parameters: Mapping[str, tuple[Any, ...]], notes: list[str]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the parameters that select the type of arguments, restricted to one type: the arrays' or the widest.
+
+    Candidates with other types would get other inputs, so their results cannot be compared.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for item in given:
+        name = str(item.get("precision", "")) if isinstance(item, Mapping) else ""
+        if name not in parameters or name in found:
+            continue
+        types = {value: DTYPES[str(value)] for value in parameters[name] if str(value) in DTYPES}
+        if not types:
+            raise SourceError(
+                f"no value of {name}, which TunablePrecision selects, is a type; use float, double or half"
+            )
+        wanted = DTYPES.get(item["dtype"], "")
+        best = wanted if wanted in types.values() else max(types.values(), key=lambda dtype: int(dtype[1:]))
+        found[name] = tuple(value for value, dtype in types.items() if dtype == best)
+        dropped = ", ".join(str(value) for value in parameters[name] if value not in found[name])
+        if dropped:
+            notes.append(f"kernel.py: {name} has only the type {found[name][0]}; draft the types {dropped} separately")
+    return found
+
+
+def _defines(given: Any, notes: list[str]) -> dict[str, str] | None:
+    """Return the macros of the kernel; None if each parameter is a macro."""
+    if given is None:
+        return None
+    made: dict[str, str] = {}
+    for name, value in given.items():
+        parts = _plain(value, f"the macro {name}", notes)
+        if parts is not None:
+            made[name] = str(_one(parts))
+    return made
 
 
 def _compiler_options(call: Mapping[str, Any]) -> Iterator[str]:

@@ -7,17 +7,18 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 from evokern.cuda_source import KernelFunction
 from evokern.declaration.as_data.golden import OUTPUT
+from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.errors import SourceError
 from evokern.scaffold.draft import Draft
 from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftTensor, Plan
-from evokern.scaffold.probe import Prober
-from evokern.scaffold.problems import LIMIT
+from evokern.scaffold.probe import Prober, Run
+from evokern.scaffold.problems import LIMIT, tile_units
 from evokern.scaffold.reading import DRAFTED_FOR
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerArgument, TunerRequest
@@ -33,6 +34,8 @@ MOST_BORDER = 1 << 10
 """Maximum border of an image, in elements."""
 LEAST_EXTENT = 16
 """Minimum number of a field that is an extent of a buffer."""
+MOST_LANES = 16
+"""Maximum number of elements for each element of a field."""
 MOST_SMALL = 1 << 18
 """Maximum number of elements of all buffers at a small problem that is scaled down from the file's problem."""
 TRIED = 5
@@ -61,10 +64,35 @@ def with_stated(made: Draft, request: TunerRequest, function: KernelFunction) ->
     made = replace(made, tensors=tensors, notes=tuple(notes))
     if not all(known for _, known in sized):
         made = _fixed(made)
-    made = _without_invented_rules(made)
+    made = _with_whole_tiles(made)
     made = _with_small_problems(made)
     made = replace(made, tolerance={t.name: _tolerance(t, request) for t in tensors if t.role in ("output", "inout")})
-    return _with_golden(made, request, given)
+    made = _with_golden(made, request, given)
+    return made if made.golden else _with_short_blocks(made)
+
+
+def _with_short_blocks(made: Draft) -> Draft:
+    """Return a draft whose study has a smaller problem, if blocks of the file's problem run for too long.
+
+    Of blocks that depend on each other, all must run.
+    """
+    plan, problem = made.plan, dict(made.study)
+    free = [field.name for field in plan.fields if not field.choices]
+    together = made.finish or any(tensor.role in ("inout", "workspace") for tensor in made.tensors)
+    while free and not made.compile_error:
+        sizes = {tensor.name: _size_at(tensor, plan, problem, plan.defaults) for tensor in made.tensors}
+        run = Prober(made.source, DRAFTED_FOR).run(plan, problem, limit=1, exact=sizes, blocks=1)
+        largest = max(free, key=problem.__getitem__)
+        most = WHOLE_INSTRUCTIONS if together else float("inf")
+        total = run.instructions * prod(plan.extents(plan.whole_grid, plan.defaults, problem))
+        if not (run.too_large or total > most) or problem[largest] % 2:
+            break
+        problem[largest] //= 2
+    if problem == made.study:
+        return made
+    words = " ".join(f"{name}={value}" for name, value in made.study.items())
+    note = f"the study: the file's problem {words} takes too long on a simulated device; use it on a GPU"
+    return replace(made, study=problem, smaller=words, notes=(*made.notes, note))
 
 
 def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
@@ -85,22 +113,48 @@ def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
     return replace(made, tensors=tuple(tensors), faults=())
 
 
-def _without_invented_rules(made: Draft) -> Draft:
-    """Return a draft without divisors from runs that exclude configurations which the tuner permits at its problem."""
+def _with_whole_tiles(made: Draft) -> Draft:
+    """Return a draft in which tiles must be whole where partial ones fail, except at the tuner's own problem.
+
+    The file permits every configuration at its own problem; there, the search finds out whether partial tiles fail.
+    """
     plan, study = made.plan, made.study
     configs = [{gene.name: gene.values[at % len(gene.values)] for gene in plan.genes} for at in range(MOST_VALUES)]
+    rules, whole = [], dict[str, int]()
+    for name, text, why in (*plan.constraints, *_partial_tiles(made)):
+        found = re.fullmatch(r"divides\((.+), p\.(\w+)\)", text)
+        if found and name.startswith("whole_"):
+            units = [plan.value(found[1], config, study) for config in configs]
+            whole[found[2]] = max(1, plan.value(found[1], plan.defaults, study))
+            if not all(unit and study[found[2]] % unit == 0 for unit in units):
+                text = f"p.{found[2]} == {study[found[2]]} or p.{found[2]} % ({found[1]}) == 0"
+        rules.append((name, text, why))
+    fields = []
+    for field in plan.fields:  # the default candidate is the reference, so it must run at every problem
+        unit = lcm(field.multiple_of, whole.get(field.name, 1))
+        why = field.why or "whole tiles of the default candidate"
+        held = replace(field, multiple_of=unit, why=why) if unit > 1 else field
+        fields.append(replace(field, multiple_of=1, why="") if study[field.name] % unit else held)
+    return replace(made, plan=replace(plan, constraints=tuple(rules), fields=tuple(fields)))
 
-    def holds(text: str) -> bool:
-        found = re.fullmatch(r"divides\((.+), (.+)\)", text)
-        units = [[plan.value(part, config, study) for part in found.groups()] for config in configs] if found else []
-        return all(unit and size % unit == 0 for unit, size in units)
 
-    rules = tuple(one for one in plan.constraints if not one[0].startswith("whole_") or holds(one[1]))
-    fields = tuple(
-        replace(field, multiple_of=1, why="") if study[field.name] % field.multiple_of else field
-        for field in plan.fields
-    )
-    return replace(made, plan=replace(plan, constraints=rules, fields=fields))
+def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
+    """Yield the rules that configurations other than the default need, because only their partial tiles fail."""
+    plan, prober = made.plan, Prober(made.source, DRAFTED_FOR)
+    known = " ".join(text for _, text, _ in plan.constraints)
+    free = [field.name for field in plan.fields if not field.choices]
+    tiles = {name: unit for text in plan.grid for name in free for unit in tile_units(text, name) if "c." in unit}
+    tiles = {name: unit for name, unit in tiles.items() if f", p.{name})" not in known}
+    for config in _configurations(plan) if tiles and not made.compile_error else ():
+        sizes = {name: plan.value(unit, config, made.study) for name, unit in tiles.items()}
+        problem = {**made.study, **(made.small[0] if made.small else {}), **{n: 2 * size for n, size in sizes.items()}}
+        if not _clean(prober, made, problem, config):
+            continue
+        for name in [name for name in tiles if sizes[name] > 1]:
+            tail = {**problem, name: problem[name] - sizes[name] // 2}
+            if _permitted(plan, tail, config) and not _clean(prober, made, tail, config):
+                why = _finding(prober, made, tail, config) or "elements stay unwritten"
+                yield f"whole_{name.lower()}_tiles", f"divides({tiles.pop(name)}, p.{name})", f"else {why}"
 
 
 def _by_name(request: TunerRequest, function: KernelFunction) -> dict[str, TunerArgument]:
@@ -124,11 +178,11 @@ def _sized(
     if stated == found and not tensor.why.startswith(_UNRUN):
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
     if tensor.why.startswith("no run accesses"):
-        return replace(tensor, shape=(str(stated),)), True
+        return replace(tensor, shape=_lanes(stated, made.plan, made.study) or (str(stated),)), True
     text = _in_fields(given.size, request, made.plan)
     if text and made.plan.value(text, made.plan.defaults, made.study) == stated:
         return replace(tensor, shape=(text,), why=_without_size_doubts(tensor.why)), True
-    if extents := _bordered(stated, made.plan, made.study):
+    if extents := _lanes(stated, made.plan, made.study) or _bordered(stated, made.plan, made.study):
         return replace(tensor, shape=extents, why=""), True
     if found < stated <= 2 * found and not written:
         shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
@@ -140,6 +194,16 @@ def _sized(
         )
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
     return replace(tensor, shape=tuple(map(str, given.shape)), why=""), False
+
+
+def _lanes(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the extents of a few elements for each element of a field, if they give a stated size."""
+    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    factors = {name: stated // study[name] for name in free if stated % study[name] == 0}
+    name = min(factors, key=factors.__getitem__, default="")
+    if not name or factors[name] > MOST_LANES:
+        return ()
+    return (f"p.{name}",) if factors[name] == 1 else (f"p.{name}", str(factors[name]))
 
 
 def _bordered(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
@@ -235,6 +299,8 @@ def _tolerance(tensor: DraftTensor, request: TunerRequest) -> tuple[float, float
     """Return the tolerance of an output, and why it is a guess."""
     if tensor.dtype[0] in "iu":
         return 0.0, 0.0, ""
+    if tensor.name in request.tolerances:
+        return (*request.tolerances[tensor.name], "")
     if request.atol is not None and (request.answers or request.sums):
         return request.atol, RTOL, ""
     found = _GUESSED.get(tensor.dtype, 1e-4)
@@ -308,16 +374,33 @@ def _configurations(plan: Plan) -> Iterator[dict[str, int | str]]:
 
 
 def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration stays inside the buffers and writes all outputs; True if a limit stops the run."""
-    divisions = [re.fullmatch(r"divides\((.+), (p\.\w+)\)", text) for _, text, _ in made.plan.constraints]
-    values = [[made.plan.value(part, config, problem) for part in one.groups()] for one in divisions if one]
-    if any(size % unit for unit, size in values):
-        return True
-    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
-    run = prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
+    """Return whether a permitted configuration stays inside the buffers and writes all outputs.
+
+    If a limit stops the run, the result is True.
+    """
+    if not _permitted(made.plan, problem, config):
+        return False
+    sizes, run = _sanitized(prober, made, problem, config)
     if run.finding is None and not run.ok:
         return "cannot be run" in run.why or "did not end" not in run.why
     return run.ok and all(run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output")
+
+
+def _permitted(plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
+    return all(plan.value(text, config, problem) for _, text, _ in plan.constraints)
+
+
+def _finding(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> str:
+    """Return what the sanitizer finds in words; empty if it finds nothing."""
+    finding = _sanitized(prober, made, problem, config)[1].finding
+    return f"{finding.kind.replace('_', ' ')} at kernel.cu:{finding.line}" if finding else ""
+
+
+def _sanitized(
+    prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]
+) -> tuple[dict[str, int], Run]:
+    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
+    return sizes, prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
 
 
 def _size_at(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> int:
