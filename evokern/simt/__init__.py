@@ -7,10 +7,11 @@ from evokern.simt.launch import launch, launch_many
 from evokern.simt.launch_run import LaunchResult
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module, parse
-from evokern.simt.sanitizer.findings import Finding
+from evokern.simt.sanitizer.findings import Access, Finding
 from evokern.simt.settings import LaunchOptions, LaunchSpec
 
 __all__ = [
+    "Access",
     "Buffer",
     "Counters",
     "Entry",

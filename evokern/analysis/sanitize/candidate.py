@@ -152,21 +152,16 @@ def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: st
     if not missing.size:
         return None
     offset = int(missing[0]) * itemsize
-    return Finding(
-        kind=UNWRITTEN, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
-        address=buffer.address + offset, allocation=buffer.name, offset=offset, other_line=0, count=int(missing.size),
-        hint=f"{_UNWRITTEN_HINT} It has {buffer.size // itemsize:,} elements{where}.", level=level,
-    )  # fmt: skip
+    hint = f"{_UNWRITTEN_HINT} It has {buffer.size // itemsize:,} elements{where}."
+    access = simt.Access(address=buffer.address + offset, allocation=buffer.name, offset=offset)
+    return Finding(kind=UNWRITTEN, hint=hint, level=level, count=int(missing.size), access=access)
 
 
 def kept_state(names: Sequence[str], problem: Problem, declared: State) -> Finding:
     """Return a finding about module variables that a call changed without a declaration as state."""
     hint = state_evidence(names, problem, declared)["message"]
-    return Finding(
-        kind=KEPT_STATE, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
-        address=0, allocation=names[0], offset=0, other_line=0, count=len(names),
-        hint=f"{hint[0].upper()}{hint[1:]}.", level=ERROR,
-    )  # fmt: skip
+    hint = f"{hint[0].upper()}{hint[1:]}."
+    return Finding(kind=KEPT_STATE, hint=hint, count=len(names), access=simt.Access(allocation=names[0]))
 
 
 def run_launch(
@@ -287,7 +282,7 @@ def _with_repeats(
         if finding is None:
             raise SourceError(f"{kernel.name}: {failed.message}") from None
         title = f"{kernel.name} at {kernel.problem(failed.evidence['problem'])}: some blocks"
-        return replace(report, runs=(*report.runs, SanitizedRun(title, (Finding(**finding),), completed=False)))
+        return replace(report, runs=(*report.runs, SanitizedRun(title, (Finding.from_dict(finding),), completed=False)))
     remarks = [races_text(found.races.values())] if found.races else []
     if found.grown:
         remarks.append(f"loops repeat at {' and '.join(map(str, found.grown))}: no findings in some blocks")

@@ -53,9 +53,7 @@ def bind_intrinsic(
         def failed(active: Active) -> int:
             lane = int(active.lanes[0])
             text = _string(state, int(message[lane]))
-            state.batch.report(
-                "assert", number, lane, count=active.count, detail=f"assert({text}) at line {int(line[lane])}"
-            )
+            state.batch.report_lanes("assert", number, active.lanes, detail=f"assert({text}) at line {int(line[lane])}")
             state.batch.stop()
             return -1
 

@@ -133,14 +133,8 @@ class AsyncCopies:
         if source is not None and self._global.writes != copy.writes and self._batch.options.sanitize:
             now = self._global.view(copy.width).take(source, mode="clip")
             changed = (now.view(np.uint8) != data.view(np.uint8)).reshape(-1, copy.width).any(1)
-            if changed.any():
-                self._batch.report(
-                    "async_not_waited",
-                    copy.number,
-                    int(active.lanes[changed][0]),
-                    count=int(np.count_nonzero(changed)),
-                    detail="The copy's source was overwritten before the wait for the copy",
-                )
+            detail = "The copy's source was overwritten before the wait for the copy"
+            self._batch.report_lanes("async_not_waited", copy.number, active.lanes[changed], detail=detail)
 
     def finish(self) -> None:
         """Complete all copies when the blocks end."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import Schedule
 
@@ -154,13 +154,9 @@ class Barriers:
             width = self._batch.geometry.width
             waiting = np.flatnonzero(released[blocks[0] * width : (blocks[0] + 1) * width]) + blocks[0] * width
             lane = int(waiting[0])
-            self._batch.report(
-                "barrier_divergence",
-                int(barrier.number[lane]),
-                lane,
-                count=int(np.count_nonzero(released)),
-                detail=f"{int(np.count_nonzero(missed))} threads exit without arriving at this barrier",
-            )
+            detail = f"{int(np.count_nonzero(missed))} threads exit without arriving at this barrier"
+            at = Occurrence(int(barrier.number[lane]), lane, int(np.count_nonzero(released)))
+            self._batch.report("barrier_divergence", at, detail=detail)
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
         """Report warps whose lanes arrived at an aligned barrier at different instructions, which is not allowed."""
@@ -172,14 +168,9 @@ class Barriers:
         if split.any():
             warp = int(np.flatnonzero(split)[0])
             lane = warp * 32 + int(np.flatnonzero(mask[warp] & (numbers[warp] == low[warp]))[0])
-            self._batch.report(
-                "barrier_divergence",
-                int(low[warp]),
-                lane,
-                count=int(np.count_nonzero(split)),
-                other=int(high[warp]),
-                detail="Lanes of one warp wait at different barrier instructions",
-            )
+            at = Occurrence(int(low[warp]), lane, int(np.count_nonzero(split)), int(high[warp]))
+            detail = "Lanes of one warp wait at different barrier instructions"
+            self._batch.report("barrier_divergence", at, detail=detail)
 
     def _reduce(self, barrier: _Barrier, released: Array, blocks: int, width: int) -> None:
         """Give every thread of a released block the reduction over the block's predicates (``bar.red``)."""
@@ -221,12 +212,6 @@ class Barriers:
             wanted = int(barrier.wanted[first])
             kind = "deadlock" if wanted or identity else "barrier_divergence"
             need = f"{wanted} threads are required" if wanted else "all threads of the block are required"
-            self._batch.report(
-                kind,
-                number,
-                first,
-                count=int(lanes.size),
-                other=others[0] if others else -1,
-                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} threads elsewhere, but {need}",
-            )
+            detail = f"{mine.size} threads wait at barrier {identity} and {elsewhere} threads elsewhere, but {need}"
+            self._batch.report_lanes(kind, number, lanes, detail=detail, other=others[0] if others else -1)
         return stuck

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
@@ -71,9 +71,9 @@ class Mbarriers:
     def _of(self, place: int, lane: int, number: int) -> _Mbarrier:
         known = self._mbarriers.get(place)
         if known is None:
-            address, name, offset = self._shared.place_of(place * 8, lane)
-            self._batch.report("uninitialised", number, lane, address=address, allocation=name, offset=offset,
-                           detail="This barrier object was never initialised")  # fmt: skip
+            access = self._shared.place_of(place * 8)
+            detail = "This barrier object was never initialised"
+            self._batch.report("uninitialised", Occurrence(number, lane), access, detail=detail)
             known = self._mbarriers[place] = _Mbarrier(1, 1)
         return known
 
