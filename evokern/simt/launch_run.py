@@ -23,7 +23,7 @@ from evokern.simt.clusters.whole_grid import whole_grid_blocks
 from evokern.simt.control_flow.paths import Paths, merged
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
-from evokern.simt.machine import Machine
+from evokern.simt.machine import Inputs, Machine, Observers
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.access_keys import NUMBER
@@ -280,13 +280,9 @@ class LaunchRun:
                         program,
                         memory,
                         geometry,
-                        params,
-                        symbols,
-                        self.spec.dynamic_shared,
+                        Inputs(params, symbols, self.spec.dynamic_shared),
                         options,
-                        collectors,
-                        shadow,
-                        tally,
+                        Observers(collectors, shadow, tally),
                     )
                 machine.load(part)
                 try:

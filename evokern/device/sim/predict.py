@@ -27,7 +27,7 @@ from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.time_model import placement as spread
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import demands, holds
+from evokern.simt.time_model.pipes import PipeUse, demands, holds
 from evokern.simt.time_model.timeline import Timeline
 from evokern.study.settings import SimulationSettings, TimingSettings
 from evokern.study.trial import Outcome
@@ -252,11 +252,11 @@ class Predictor:
         latencies = latencies_of(chip)
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         entry = program.entry(launch)
+        factor = timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)
+        shared = demands(entry, counters, chip, factor)
         timeline = Timeline(
             entry, latencies, counters.conflicts() | counters.sleeps(chip.clock_mhz),
-            latencies.l2 if in_l2 else latencies.dram, holds(entry, counters, chip),
-            demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)),
-            products_wait=use.products_wait,
+            latencies.l2 if in_l2 else latencies.dram, PipeUse(holds(entry, counters, chip), shared, use.products_wait),
         )  # fmt: skip
         warps, ranks = counters.warps_per_block, counters.ranks
         walks = [timeline.walk(record, warps, ranks=ranks, stalls=self._stalls) for record in counters.record]

@@ -7,7 +7,7 @@ times.
 
 from evokern.simt.matrix.descriptors import Descriptor, pieces_of
 from evokern.simt.matrix.fragments import WMMA_SHAPES, Fragment, Shape, mma_fragment, wmma_elements, wmma_fragment
-from evokern.simt.matrix.mma import Mma, accumulation_bound, bind_mma, mma
+from evokern.simt.matrix.mma import Mma, accumulation_bound, bind_mma
 from evokern.simt.matrix.moves import ROW_BYTES, MatrixMove, matrix_move
 from evokern.simt.matrix.wgmma import WarpgroupProduct, bind_wgmma
 from evokern.simt.matrix.wmma import Wmma, bind_wmma
@@ -27,7 +27,6 @@ __all__ = [
     "bind_wgmma",
     "bind_wmma",
     "matrix_move",
-    "mma",
     "mma_fragment",
     "pieces_of",
     "wmma_elements",

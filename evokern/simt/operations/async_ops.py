@@ -15,6 +15,8 @@ from evokern.simt.memory.global_space import AccessSite
 from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
+from evokern.simt.sanitizer.async_copies import Copy
+from evokern.simt.sanitizer.mbarriers import MbarrierCall
 
 MOST_SLEEP_NS = 1_000_000
 """Longest sleep of one ``nanosleep`` in nanoseconds (PTX ISA 9.7.19.2)."""
@@ -116,7 +118,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         active, data, origin = gather(active)
         if state.events is not None:
             state.events.shared(number, active, index, width, copied=True)
-        state.copies.issue(active, index, data, width, number, origin, leaders)
+        state.copies.issue(Copy(active, index, data, origin, width, number), leaders)
 
     return run
 
@@ -131,15 +133,16 @@ def _source_size(extra: Operand | None, b: Binder) -> tuple[Array | None, Array 
 
 def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
     """Bind ``cp.async.mbarrier.arrive``; the copies complete at the earliest time at which the barrier may complete."""
-    state, number, active_of = b.state, b.pc, b.active
+    state, active_of = b.state, b.active
     row, offset = address_rows(i.operands[0], b, "shared")
+    call = MbarrierCall(b.pc, offset)
     increment = not i.has("noinc")
 
     def run() -> None:
         active = active_of()
         state.copies.wait(active, None)
         if not increment:
-            state.mbarriers.arrive(active, active.pick(row), offset, number, np.ones(active.count, np.int64))
+            state.mbarriers.arrive(active, active.pick(row), call, np.ones(active.count, np.int64))
 
     return run
 

@@ -36,9 +36,13 @@ def operation(
     pipe: str = "integer",
     kind: str = "lanes",
     results: int = 1,
-    converged: bool = False,
 ) -> Callable[[Bind], Bind]:
-    """Register a binding function in the table for each of the space-separated opcodes."""
+    """Register a binding function in the table for each of the space-separated opcodes.
+
+    Its kind is that of `Operation`, or ``warp``: an effect, before which the lanes of a warp have to reconverge.
+    """
+    converged = kind == "warp"
+    kind = "effect" if converged else kind
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():

@@ -6,6 +6,7 @@ rounded to whole warps. Threads may also arrive without waiting.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,24 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BarrierCall:
+    """A barrier instruction."""
+
+    number: int
+    """The instruction."""
+    identity: Array
+    """Barrier id of each lane, or one for all."""
+    wanted: Array | None
+    """Number of threads of each lane, or one for all; None for all threads of the block."""
+    waits: bool
+    """Whether the lanes wait; otherwise they only arrive."""
+    reduction: Any
+    """Kind, predicate row, whether it is negated, and result row; None without a reduction."""
+    plain: bool
+    """Whether it is barrier 0 of the whole block, with a wait and without a reduction."""
 
 
 class _Barrier:
@@ -59,44 +78,33 @@ class Barriers:
         """Record lanes that run past a barrier at which other lanes already wait."""
         self.busy |= active.mask
 
-    def arrive(
-        self,
-        active: Active,
-        *,
-        number: int,
-        identity: Array,
-        wanted: Array | None,
-        follow: int,
-        waits: bool,
-        aligned: bool,
-        reduction: Any,
-        plain: bool,
-    ) -> int:
+    def arrive(self, active: Active, *, call: BarrierCall, follow: int) -> int:
         """Handle arriving lanes; return the next segment if all of them continue immediately, otherwise −1."""
-        if plain and active.full and not self._ids:
+        if call.plain and active.full and not self._ids:
             if self._order is not None:
                 self._order.block_barrier(active.mask, True)
             return follow
         key = self._schedule.base + follow
+        identity = call.identity
         for which in np.unique(active.pick(identity)):
             part = active if identity.shape[0] == 1 else self._batch.restrict(active, identity[active.lanes] == which)
             barrier = self._ids.setdefault(int(which), _Barrier(self._batch.lanes))
             lanes = part.lanes
             self._first(barrier, lanes)
             barrier.arrived[lanes] = True
-            barrier.number[lanes] = number
-            barrier.wanted[lanes] = 0 if wanted is None else part.pick(wanted)
-            if waits:
+            barrier.number[lanes] = call.number
+            barrier.wanted[lanes] = 0 if call.wanted is None else part.pick(call.wanted)
+            if call.waits:
                 barrier.waiting[lanes] = True
                 barrier.follow[lanes] = key
             elif self._order is not None:
                 for block, known in self._order.arrival(part).items():
                     before = barrier.passed.get(block)
                     barrier.passed[block] = known if before is None else np.maximum(before, known)
-            if reduction is not None:
-                barrier.reductions[number] = reduction
+            if call.reduction is not None:
+                barrier.reductions[call.number] = call.reduction
             self._release(int(which), barrier)
-            if not waits:
+            if not call.waits:
                 self._schedule.push(key, part)
         return -1
 

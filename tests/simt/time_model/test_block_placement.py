@@ -20,7 +20,7 @@ from evokern.simt.counters import Counters
 from evokern.simt.time_model import placement
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import demands, holds
+from evokern.simt.time_model.pipes import PipeUse, demands, holds
 from evokern.simt.time_model.timeline import Timeline
 from evokern.study.discovery import find_study, kernel_of
 
@@ -61,8 +61,8 @@ def _facts(grid: tuple[int, int, int], steps: Sequence[int], resident: int, sms:
     latencies = latencies_of(H200)
     contention_factor = timemodel.contention_factor(len(steps), resident, replace(H200, sms=sms))
     timeline = Timeline(
-        program, latencies, {}, latencies.l2, holds(program, counters, H200),
-        demands(program, counters, H200, contention_factor),
+        program, latencies, {}, latencies.l2,
+        PipeUse(holds(program, counters, H200), demands(program, counters, H200, contention_factor)),
     )  # fmt: skip
     ends = [end for record in counters.record for end in timeline.walk(record, counters.warps_per_block).blocks]
     work = timemodel.work_of(grid, counters, placement.block_runs(program, counters), ends, H200)
