@@ -20,7 +20,7 @@ from evokern.simt.batch import LaunchStopped, WaitsOutside
 from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
 from evokern.simt.clusters.whole_grid import whole_grid_blocks
-from evokern.simt.control_flow.paths import Paths, merged
+from evokern.simt.control_flow.paths import NO_PATHS, Paths
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Inputs, Machine, Observers
@@ -42,7 +42,7 @@ SECOND_RUN_BYTES = 1 << 28
 """Maximum bytes of writable buffers for a second run; in larger launches, all values read count as used."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchResult:
     """Result of one launch."""
 
@@ -309,7 +309,7 @@ class LaunchRun:
                 printed[number] += "".join(text for _, text in lines)
         issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
         found = [paths for machine in machines.values() if (paths := machine.paths()) is not None]
-        paths = merged(found) if found else None
+        paths = NO_PATHS.merged(*found) if found else None
         return [
             replace(
                 _result(collector, counters, number in unfinished, printed[number], ended, issued),
@@ -352,13 +352,6 @@ def _result(
     fatal = collector.fatal
     waits = unfinished and not ended and (fatal is None or fatal.kind in ENDLESS)
     return LaunchResult(
-        collector.findings,
-        counters,
-        not unfinished and fatal is None,
-        printed,
-        fatal,
-        waits,
-        ended,
-        not unfinished,
-        issued,
-    )
+        findings=collector.findings, counters=counters, completed=not unfinished and fatal is None, printed=printed,
+        fatal=fatal, hung=waits, ended=ended, finished=not unfinished, warp_instructions=issued,
+    )  # fmt: skip

@@ -298,7 +298,7 @@ class Machine:
 
 def _prepared(segment: Segment) -> Bound:
     """Return a segment, bound to rows on first use."""
-    bound = Bound(segment, fall=segment.index + 1, size=segment.stop - segment.start)
+    bound = Bound(segment=segment, fall=segment.index + 1, size=segment.stop - segment.start)
     instructions = segment.routine.function.instructions[segment.start : segment.stop]
     bound.polls = segment.polls
     bound.leaves = bound.size == 1 and instructions[0].opcode in ("ret", "exit")

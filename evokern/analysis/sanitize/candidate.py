@@ -23,11 +23,17 @@ from evokern.declaration.state import State
 from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
 from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
-from evokern.simt import Finding
-from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds, merged
-from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.sanitizer.findings import ERROR, UNFINISHED
-from evokern.simt.sanitizer.hang import REPEATS
+from evokern.simt import (
+    ERROR,
+    NO_PATHS,
+    REPEATS,
+    UNFINISHED,
+    Finding,
+    Paths,
+    WriteRecord,
+    few_rounds,
+    recording,
+)
 
 INSTRUCTION_LIMIT = 20_000_000
 """Number of warp instructions after which a launch is stopped, as in a study's `[simulation]`."""
@@ -247,7 +253,7 @@ def sanitize_kernel(
             raise UsageError(f"{which} candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}")
         run, sources = _run(kernel, config, problem, chip, limit)
         runs.append(run)
-    paths = merged(run.paths for run in runs)
+    paths = NO_PATHS.merged(*(run.paths for run in runs))
     if studied is None or any(finding.matters for run in runs for finding in run.findings):
         return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
     return _with_repeats(SanitizeReport(kernel.name, kernel.source, sources, tuple(runs)), kernel, config, problems,
@@ -331,7 +337,7 @@ def _run(
         if left := program.changed(memory):
             findings.append(kept_state(left, problem, kernel.state))
     title = f"{kernel.name} at {problem}: " + ", then ".join(geometry_text(launch) for launch in launches)
-    paths = merged(result.paths or NO_PATHS for result in results)
+    paths = NO_PATHS.merged(*(result.paths or NO_PATHS for result in results))
     run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results), paths)
     return run, program.texts
 

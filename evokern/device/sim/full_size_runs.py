@@ -29,9 +29,7 @@ from evokern.device.sim.stage import ProblemBuffers, has_reference
 from evokern.errors import UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
-from evokern.simt.clusters.layout import Cluster, cluster_numbers
-from evokern.simt.control_flow.paths import NO_PATHS, Paths
-from evokern.simt.memory.access_record import WriteRecord, recording
+from evokern.simt import NO_PATHS, Cluster, Paths, WriteRecord, cluster_numbers, recording
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
 

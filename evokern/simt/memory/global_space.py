@@ -7,9 +7,9 @@ import numpy as np
 from evokern.simt.arrays import Active, Array, lowest_bits
 from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.memory.buffers import GLOBAL_BASE, Buffer, Memory
+from evokern.simt.memory.faults import misaligned, outside
 from evokern.simt.sanitizer.access_keys import WordAccess
 from evokern.simt.sanitizer.block_history import BLOCK
-from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.findings import Access
 from evokern.simt.sanitizer.global_shadow import GlobalShadow, GridAccess
 from evokern.simt.sanitizer.thread_order import ThreadOrder

@@ -15,8 +15,8 @@ from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
 from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.clusters.lifetime import ClusterLifetime
+from evokern.simt.memory.faults import misaligned, outside
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
-from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.findings import Access, Reads
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder

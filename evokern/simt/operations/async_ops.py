@@ -15,7 +15,7 @@ from evokern.simt.memory.global_space import AccessSite
 from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
-from evokern.simt.sanitizer.async_copies import Copy
+from evokern.simt.sanitizer.async_copies import AsyncCopy
 from evokern.simt.sanitizer.mbarriers import MbarrierCall
 
 MOST_SLEEP_NS = 1_000_000
@@ -118,7 +118,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         active, data, origin = gather(active)
         if state.events is not None:
             state.events.shared(number, active, index, width, copied=True)
-        state.copies.issue(Copy(active, index, data, origin, width, number), leaders)
+        state.copies.issue(AsyncCopy(active, index, data, origin, width, number), leaders)
 
     return run
 

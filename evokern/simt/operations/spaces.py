@@ -29,7 +29,7 @@ Reach = Callable[[Active, Array], Iterator[tuple[_Kind, Active, Array]]]
 """(active lanes, addresses) → for each state space: its accesses, its lanes, and their addresses in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
     """Rules for an instruction's accesses, which apply in addition to bounds and alignment checks."""
 

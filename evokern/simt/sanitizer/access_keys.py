@@ -55,9 +55,9 @@ class Conflicts:
         return Conflicts(self.lanes[chosen], self.words[chosen], self.keys[chosen])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class WordAccess:
-    """Access of lanes to words of shadow memory."""
+    """Access of lanes to words of shadow memory; not frozen, because one is created for each access that runs."""
 
     active: Active
     element: Array

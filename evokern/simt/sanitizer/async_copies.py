@@ -20,7 +20,7 @@ from evokern.simt.sanitizer.block_classes import LeaderLanes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copy:
+class AsyncCopy:
     """Copies of one instruction."""
 
     active: Active
@@ -36,7 +36,7 @@ class Copy:
     number: int
     """Instruction."""
 
-    def part(self, batch: Batch, chosen: Array) -> Copy:
+    def part(self, batch: Batch, chosen: Array) -> AsyncCopy:
         """Return the copies of some of the lanes."""
         source = None if self.source is None else self.source[chosen]
         active = batch.restrict(self.active, chosen)
@@ -47,7 +47,7 @@ class Copy:
 class _Pending:
     """Copies that have been issued."""
 
-    copy: Copy
+    copy: AsyncCopy
     group: Array | int
     """Group of the copies: one number per lane, or one for all lanes."""
     writes: int
@@ -67,7 +67,7 @@ class AsyncCopies:
         self.pending.clear()
         self.committed = 0
 
-    def issue(self, copy: Copy, leaders: LeaderLanes) -> None:
+    def issue(self, copy: AsyncCopy, leaders: LeaderLanes) -> None:
         """Record copies; for the leaders, see `SharedSpace.locate`."""
         group = self.committed if isinstance(self.committed, int) else self.committed[copy.active.lanes]
         if self._shared.shadow is not None:
@@ -111,7 +111,7 @@ class AsyncCopies:
                 kept.append(_Pending(one.copy.part(self._batch, ~ready), group, one.writes))
         self.pending = kept
 
-    def _land(self, copy: Copy, writes: int) -> None:
+    def _land(self, copy: AsyncCopy, writes: int) -> None:
         self._shared.view(copy.width)[copy.index] = copy.data
         if self._shared.shadow is not None:
             self._shared.shadow.land(copy.active, copy.index, copy.width, copy.number)

@@ -25,9 +25,9 @@ from evokern.simt.sanitizer.findings import Access, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class GridAccess:
-    """Access of lanes to words of global memory."""
+    """Access of lanes to words of global memory; not frozen, because one is created for each access that runs."""
 
     batch: Batch
     words: WordAccess

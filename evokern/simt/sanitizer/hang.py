@@ -50,12 +50,8 @@ class HangDetector:
     """
 
     def __init__(self, state: MachineState, reconvergence: Reconvergence) -> None:
-        self._machine, self._batch, self.schedule, self._reconvergence = (
-            state,
-            state.batch,
-            state.schedule,
-            reconvergence,
-        )
+        self._machine, self._batch, self._reconvergence = state, state.batch, reconvergence
+        self.schedule = state.schedule
         self._options = state.batch.options
         self.load()
 

@@ -37,6 +37,16 @@ _WARP = np.uint64(5)
 """Bits of a thread's index below those of its warp."""
 
 
+_CHECKS = {
+    "read": (("atomics", "updated atomically by"),),
+    "write": (("reads", "read by"), ("atomics", "updated atomically by"), ("strong_reads", "read by")),
+    "strong read": (),
+    "strong write": (("reads", "read by"),),
+    "strong update": (("reads", "read by"),),
+}
+"""Kind of access → logs of the accesses that it can race with, besides the last writers, and texts about them."""
+
+
 class SharedShadow(ThreadShadow):
     """Keys of each word of shared memory.
 
@@ -101,16 +111,7 @@ class SharedShadow(ThreadShadow):
             number: the instruction.
             leaders: lanes that represent all lanes, from `SharedSpace.locate`.
         """
-        access = self._access(leaders, index, width, number)
-        found = self._against_all_writers(access, "read")
-        found += self._against(access, self.atomics, "updated atomically by", "read")
-        if found:
-            if not leaders.complete:
-                self.order.classes.split_all()
-                self.read(active, index, width, number, LeaderLanes(active, EVERYTHING))
-                return
-            self._report_all(number, found)
-        self._remember(access)
+        self._remember(self._checked(active, index, width, number, leaders, "read"))
 
     def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
         """Record reads that have already been checked."""
@@ -151,17 +152,7 @@ class SharedShadow(ThreadShadow):
         Returns:
             Whether several lanes write to one address.
         """
-        access = self._access(leaders, index, width, number)
-        found = self._against_all_writers(access, "write")
-        found += self._against(access, self.reads, "read by", "write")
-        found += self._against(access, self.atomics, "updated atomically by", "write")
-        found += self._against(access, self.strong_reads, "read by", "write")
-        if found:
-            if not leaders.complete:
-                self.order.classes.split_all()
-                return self.write(active, index, width, number, LeaderLanes(active, EVERYTHING), stamp=stamp)
-            self._report_all(number, found)
-            self._keep_overwritten(found)
+        access = self._checked(active, index, width, number, leaders, "write")
         view = self.writer.view(access.count)
         keys = repeated(self._keys(access.active, number), access.count)
         raw = keys.view(np.uint64)
@@ -183,16 +174,7 @@ class SharedShadow(ThreadShadow):
             leaders: lanes that represent all lanes.
             act: `read`, `write` or `update`.
         """
-        access = self._access(leaders, index, width, number)
-        found = self._against_all_writers(access, "write" if act == "write" else "read")
-        if act != "read":
-            found += self._against(access, self.reads, "read by", "write")
-        if found:
-            if not leaders.complete:
-                self.order.classes.split_all()
-                self.synchronising_access(active, index, width, number, LeaderLanes(active, EVERYTHING), act)
-                return
-            self._report_all(number, found)
+        access = self._checked(active, index, width, number, leaders, f"strong {act}")
         if act != "read":  # From now on, the word is initialised, but has no plain writer.
             empty = self.writer.take(access.element, access.count) >= NEVER_WRITTEN
             if empty.any():
@@ -231,10 +213,42 @@ class SharedShadow(ThreadShadow):
 
     # ---- checks of an access
 
-    def _against_all_writers(self, access: WordAccess, act: str) -> list[Found]:
-        """Return the findings with respect to the last writers and to writers that these did not see."""
-        words_of = "written by" if act == "read" else "also written by"
-        return self._against_writers(access, act, words_of) + self._against(access, self.overwritten, words_of, act)
+    def _checked(
+        self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, act: str
+    ) -> WordAccess:
+        """Report the findings of an access; after the first one, each lane represents itself.
+
+        Args:
+            active: lanes that access.
+            index: index of each active lane, in units of ``width``.
+            width: bytes of an access.
+            number: the instruction.
+            leaders: lanes that represent all lanes.
+            act: a key of `_CHECKS`.
+
+        Returns:
+            The access of the lanes that represent all lanes now.
+        """
+        access = self._access(leaders, index, width, number)
+        found = self._findings(access, act)
+        if found:
+            if not leaders.complete:
+                self.order.classes.split_all()
+                access = self._access(LeaderLanes(active, EVERYTHING), index, width, number)
+                found = self._findings(access, act)
+            self._report_all(number, found)
+            if act == "write":
+                self._keep_overwritten(found)
+        return access
+
+    def _findings(self, access: WordAccess, act: str) -> list[Found]:
+        writes = act in ("write", "strong write")
+        words_of = "also written by" if writes else "written by"
+        found = self._against_writers(access, "write" if writes else "read", words_of)
+        found += self._against(access, self.overwritten, words_of, "write" if writes else "read")
+        for name, of_log in _CHECKS[act]:
+            found += self._against(access, getattr(self, name), of_log, "read" if act == "read" else "write")
+        return found
 
     def _suspects(self, access: WordAccess, seen: Array, act: str) -> Array | None:
         order, few = self.order, access.active

@@ -40,7 +40,7 @@ SIMULTANEOUS = 32
 _MEMORY = CAUSES.index("memory")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """Instruction data that the simulation needs."""
 

@@ -146,7 +146,10 @@ class Timeline:
         latency += self.extra.get(number, 0.0)
         copies = float(self.use.demands.copies[number]) if self.use.demands is not None else 0.0
         reads, writes = tuple(dict.fromkeys(rows[0])), tuple(rows[1])
-        return Step(cost.kind, latency, reads, writes, keep, self.use.holds.get(number), copies, number)
+        return Step(
+            kind=cost.kind, latency=latency, sources=reads, results=writes, keep=keep,
+            hold=self.use.holds.get(number), copies=copies, number=number,
+        )  # fmt: skip
 
     def _row(self, segment: Segment, name: str) -> int:
         return self._rows.setdefault((segment.routine.number, name), len(self._rows))

@@ -66,8 +66,10 @@ def _facts(grid: tuple[int, int, int], steps: Sequence[int], resident: int, sms:
     )  # fmt: skip
     ends = [end for record in counters.record for end in timeline.walk(record, counters.warps_per_block).blocks]
     work = timemodel.work_of(grid, counters, placement.block_runs(program, counters), ends, H200)
-    blocks = grid[0] * grid[1]
-    return timemodel.LaunchFacts(blocks, resident, counters, sum(ends) / len(ends), max(ends), 0.0, 0.0, 0.0, 0, work)
+    return timemodel.LaunchFacts(
+        blocks=grid[0] * grid[1], resident=resident, counters=counters, block_clocks=sum(ends) / len(ends),
+        longest_clocks=max(ends), pipe_wait_clocks=0.0, working_set_bytes=0.0, unique_bytes=0.0, work=work,
+    )  # fmt: skip
 
 
 def _time(grid: tuple[int, int, int], steps: Sequence[int], resident: int = 2, sms: int = 8) -> float:

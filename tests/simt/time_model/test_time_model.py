@@ -56,7 +56,10 @@ def _facts(stride: int, steps: int, blocks: int = 64) -> timemodel.LaunchFacts:
     )  # fmt: skip
     (walk,) = (timeline.walk(record, counters.warps_per_block) for record in counters.record)
     mean = sum(walk.blocks) / len(walk.blocks)
-    return timemodel.LaunchFacts(blocks, 8, counters, mean, max(walk.blocks), walk.waits["pipes"], 0.0, 1e6)
+    return timemodel.LaunchFacts(
+        blocks=blocks, resident=8, counters=counters, block_clocks=mean, longest_clocks=max(walk.blocks),
+        pipe_wait_clocks=walk.waits["pipes"], working_set_bytes=0.0, unique_bytes=1e6,
+    )  # fmt: skip
 
 
 def test_more_steps_take_longer_in_proportion() -> None:
