@@ -224,11 +224,7 @@ class LaunchRun:
         ]
 
     def batches(
-        self,
-        args: Sequence[Sequence[Any]],
-        constants: Sequence[Mapping[str, Buffer]],
-        *,
-        alone: bool = False,
+        self, args: Sequence[Sequence[Any]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False
     ) -> list[LaunchResult] | None:
         """Run all blocks of all launches; return None if one of several launches stopped the other launches."""
         program, memory = self.program, self.memory
@@ -249,6 +245,7 @@ class LaunchRun:
         pairs = [(launch, number) for launch in range(len(args)) for number in self.chosen]
         per_batch = self._whole_grid(len(args)) if whole else self.options.batch_blocks or self.batch_size()
         per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
+        inputs, observers = Inputs(params, symbols, self.spec.dynamic_shared), Observers(collectors, shadow, tally)
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
         ended = False
@@ -268,22 +265,10 @@ class LaunchRun:
                 part = pairs[start : start + per_batch]
                 machine = machines.get(len(part))
                 if machine is None:
-                    geometry = Geometry(
-                        self.spec.grid,
-                        self.spec.block,
-                        len(args),
-                        len(part),
-                        self.cluster.extent,
-                        self.cluster.explicit,
-                    )
-                    machine = machines[len(part)] = Machine(
-                        program,
-                        memory,
-                        geometry,
-                        Inputs(params, symbols, self.spec.dynamic_shared),
-                        options,
-                        Observers(collectors, shadow, tally),
-                    )
+                    shape = self.spec.grid, self.spec.block, len(args), len(part)
+                    geometry = Geometry(*shape, self.cluster.extent, self.cluster.explicit)
+                    machine = Machine(program, memory, geometry, inputs, options, observers)
+                    machines[len(part)] = machine
                 machine.load(part)
                 try:
                     machine.run()

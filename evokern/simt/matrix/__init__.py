@@ -13,22 +13,7 @@ from evokern.simt.matrix.wgmma import WarpgroupProduct, bind_wgmma
 from evokern.simt.matrix.wmma import Wmma, bind_wmma
 
 __all__ = [
-    "ROW_BYTES",
-    "WMMA_SHAPES",
-    "Descriptor",
-    "Fragment",
-    "MatrixMove",
-    "Mma",
-    "Shape",
-    "WarpgroupProduct",
-    "Wmma",
-    "accumulation_bound",
-    "bind_mma",
-    "bind_wgmma",
-    "bind_wmma",
-    "matrix_move",
-    "mma_fragment",
-    "pieces_of",
-    "wmma_elements",
-    "wmma_fragment",
-]
+    "ROW_BYTES", "WMMA_SHAPES", "Descriptor", "Fragment", "MatrixMove", "Mma", "Shape", "WarpgroupProduct", "Wmma",
+    "accumulation_bound", "bind_mma", "bind_wgmma", "bind_wmma", "matrix_move", "mma_fragment", "pieces_of",
+    "wmma_elements", "wmma_fragment",
+]  # fmt: skip

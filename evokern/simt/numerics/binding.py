@@ -29,13 +29,7 @@ _HALF_FUNCTIONS: dict[str, Callable[[Array], Array]] = {"ex2": np.exp2, "tanh": 
 
 @cache
 def bind(
-    name: str,
-    kind: str,
-    *,
-    rounding: str = "rn",
-    ftz: bool = False,
-    sat: bool = False,
-    relu: bool = False,
+    name: str, kind: str, *, rounding: str = "rn", ftz: bool = False, sat: bool = False, relu: bool = False
 ) -> Callable[..., Array]:
     """Return a floating-point operation as a function of storage arrays.
 

@@ -28,13 +28,7 @@ def _is_integer(kind: str) -> bool:
 
 
 def convert(
-    to: str,
-    source: str,
-    values: Array,
-    rounding: str | None = None,
-    *,
-    ftz: bool = False,
-    clamps: Collection[str] = (),
+    to: str, source: str, values: Array, rounding: str | None = None, *, ftz: bool = False, clamps: Collection[str] = ()
 ) -> Array:
     """Convert lanes from PTX type `source` to PTX type `to`: `cvt.rounding.to.source`.
 
@@ -81,12 +75,7 @@ def convert(
 
 
 def convert_pair(
-    to: str,
-    source: str,
-    high: Array,
-    low: Array,
-    rounding: str = "rn",
-    clamps: Collection[str] = (),
+    to: str, source: str, high: Array, low: Array, rounding: str = "rn", clamps: Collection[str] = ()
 ) -> Array:
     """Convert two arrays and pack them: `cvt.rounding.f16x2.f32 d, a, b` puts a in the upper half, b in the lower.
 

@@ -245,13 +245,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _enter(
-    state: MachineState,
-    segment: Segment,
-    callee: Routine,
-    given: CallOperands,
-    fall: int,
-    *,
-    indirect: bool = False,
+    state: MachineState, segment: Segment, callee: Routine, given: CallOperands, fall: int, *, indirect: bool = False
 ) -> End:
     batch, schedule, calls, caller = state.batch, state.schedule, state.calls, segment.routine
     area = state.params.area

@@ -18,10 +18,7 @@ from evokern.simt.binder import Binder
 Bind = Callable[[Instruction, Binder], Action]
 """Function that takes rows from the binder and returns a step that executes one instruction."""
 
-_NOT_SIMULATED = {
-    "textures": ("tex", "tld4", "txq", "istypep"),
-    "surfaces": ("suld", "sust", "sured", "suq"),
-}
+_NOT_SIMULATED = {"textures": ("tex", "tld4", "txq", "istypep"), "surfaces": ("suld", "sust", "sured", "suq")}
 """Plain-English names of unsupported instructions that a kernel may contain."""
 
 _TABLE: dict[tuple[str, str], Operation] = {}
@@ -29,13 +26,7 @@ _BINDS: dict[tuple[str, str], Bind] = {}
 
 
 def operation(
-    opcodes: str,
-    section: str,
-    *,
-    family: str = "*",
-    pipe: str = "integer",
-    kind: str = "lanes",
-    results: int = 1,
+    opcodes: str, section: str, *, family: str = "*", pipe: str = "integer", kind: str = "lanes", results: int = 1
 ) -> Callable[[Bind], Bind]:
     """Register a binding function in the table for each of the space-separated opcodes.
 

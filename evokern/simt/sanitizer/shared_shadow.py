@@ -20,14 +20,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.access_keys import (
-    NEVER_WRITTEN,
-    NOT_READABLE,
-    STAMP,
-    THREAD,
-    WordAccess,
-    repeated,
-)
+from evokern.simt.sanitizer.access_keys import NEVER_WRITTEN, NOT_READABLE, STAMP, THREAD, WordAccess, repeated
 from evokern.simt.sanitizer.access_log import AccessLog
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.thread_order import ThreadOrder

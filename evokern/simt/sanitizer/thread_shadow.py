@@ -14,15 +14,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
-from evokern.simt.sanitizer.access_keys import (
-    IN_FLIGHT,
-    NUMBER,
-    STAMP,
-    THREAD,
-    Conflicts,
-    KeyTable,
-    WordAccess,
-)
+from evokern.simt.sanitizer.access_keys import IN_FLIGHT, NUMBER, STAMP, THREAD, Conflicts, KeyTable, WordAccess
 from evokern.simt.sanitizer.access_log import AccessLog
 from evokern.simt.sanitizer.findings import ERROR, WARNING, Access, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder

@@ -52,12 +52,7 @@ class Timeline:
     """Simulation of one launch from its recorded run."""
 
     def __init__(
-        self,
-        program: PtxProgram,
-        latencies: Latencies,
-        extra: Mapping[int, float],
-        l2_latency: float,
-        use: PipeUse,
+        self, program: PtxProgram, latencies: Latencies, extra: Mapping[int, float], l2_latency: float, use: PipeUse
     ) -> None:
         """Prepare the simulation.
 
