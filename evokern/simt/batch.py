@@ -43,7 +43,7 @@ class Occurrence:
 
     @classmethod
     def of(cls, number: int, lanes: Array, other: int = -1) -> Occurrence:
-        """Return the occurrence for an instruction and lanes, of which none is listed twice."""
+        """Return the occurrence for an instruction and its distinct lanes."""
         return cls(number, int(lanes[0]), int(lanes.size), other)
 
 

@@ -186,7 +186,7 @@ def test_the_ptx_machine_has_a_public_door() -> None:
 
 
 def test_signatures_of_the_ptx_machine_are_short() -> None:
-    """No function has more than six parameters, besides the object itself; longer records are built by names alone."""
+    """No function has more than six parameters, without the object itself; longer records are built by names alone."""
     long = []
     for path in (PACKAGE / "simt").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

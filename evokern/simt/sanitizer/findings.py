@@ -124,7 +124,7 @@ _Value = TypeVar("_Value")
 
 
 class _Part(Generic[_Value]):
-    """Read-only attribute of a finding that stands in one of its records."""
+    """Read-only attribute of a finding that is stored in one of its records."""
 
     def __init__(self, path: str) -> None:
         self._get = attrgetter(path)

@@ -37,7 +37,7 @@ _CHECKS = {
     "strong write": (("reads", "read by"),),
     "strong update": (("reads", "read by"),),
 }
-"""Kind of access → logs of the accesses that it can race with, besides the last writers, and texts about them."""
+"""Kind of access → logs of the accesses that it can race with (and with the last writers), and their texts."""
 
 
 class SharedShadow(ThreadShadow):
