@@ -25,8 +25,7 @@ from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
 from evokern.scaffold.plan import DraftArgument, Plan, generated_headers, whole
-from evokern.simt.memory.access_record import Footprint, recording
-from evokern.simt.sanitizer.findings import UNFINISHED
+from evokern.simt import UNFINISHED, Footprint, recording
 
 INSTRUCTIONS = 5_000_000
 """Instruction limit of one run in warp instructions, a few seconds; a correct guess needs fewer."""

@@ -6,6 +6,7 @@ The machine and all modules that observe lanes use this class.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,8 +14,37 @@ from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.registers import RegisterFile
-from evokern.simt.sanitizer.findings import ERROR, SAME_CLUSTER, Collector, KnownReads, Reads
+from evokern.simt.sanitizer.findings import (
+    ERROR,
+    NOWHERE,
+    SAME_CLUSTER,
+    Access,
+    Collector,
+    Finding,
+    FindingSite,
+    KnownReads,
+    Reads,
+)
 from evokern.simt.settings import Geometry, Options
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Lanes that have a finding at an instruction."""
+
+    number: int
+    """The instruction; negative if none."""
+    lane: int
+    """The first lane."""
+    count: int = 1
+    """Number of lanes."""
+    other: int = -1
+    """Instruction of the other access; negative if none."""
+
+    @classmethod
+    def of(cls, number: int, lanes: Array, other: int = -1) -> Occurrence:
+        """Return the occurrence for an instruction and its distinct lanes."""
+        return cls(number, int(lanes[0]), int(lanes.size), other)
 
 
 class LaunchStopped(Exception):  # noqa: N818 - not an error: a finding ended the launch
@@ -148,40 +178,32 @@ class Batch:
     def report(
         self,
         kind: str,
-        number: int,
-        lane: int,
+        at: Occurrence,
+        access: Access = NOWHERE,
         *,
-        count: int = 1,
-        address: int = 0,
-        allocation: str = "",
-        offset: int = 0,
-        other: int = -1,
         detail: str = "",
         level: str = ERROR,
         reads: Reads | None = None,
     ) -> None:
-        """Record a finding of a lane at an instruction.
+        """Record a finding of lanes at an instruction.
 
         Args:
             kind: kind of the finding.
-            number: number of the instruction.
-            lane: the first lane.
-            count: number of lanes.
-            address: address that the first lane accesses.
-            allocation: name of the allocation at the address, or of the nearest one.
-            offset: bytes from the start of the allocation.
-            other: instruction of the other access.
+            at: the instruction and the lanes.
+            access: address that the first lane accesses, and its allocation.
             detail: text about this case.
             level: `error` or `warning`.
             reads: the invalid reads, if any.
         """
-        block, thread = self.coordinates(lane)
-        text = self.program.instructions[number].text if number >= 0 else ""
-        self._collectors[int(self.launch[lane])].add(
-            kind, self.source_location(number), text, block=block, thread=thread, address=address,
-            allocation=allocation, offset=offset, other=self.source_location(other), count=count, detail=detail,
-            level=level, reads=self._reads(reads),
-        )  # fmt: skip
+        block, thread = self.coordinates(at.lane)
+        site = FindingSite(
+            at=self.source_location(at.number),
+            instruction=self.program.instructions[at.number].text if at.number >= 0 else "",
+            other=self.source_location(at.other),
+        )
+        access = replace(access, block=block, thread=thread)
+        found = Finding(kind=kind, hint=detail, level=level, count=at.count, site=site, access=access)
+        self._collectors[int(self.launch[at.lane])].add(found, self._reads(reads))
 
     def _reads(self, reads: Reads | None) -> tuple[int, KnownReads] | None:
         if reads is None:
@@ -198,4 +220,4 @@ class Batch:
     def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:
         """Record a finding of several lanes, without an address."""
         if lanes.size:
-            self.report(kind, number, int(lanes[0]), count=int(lanes.size), detail=detail, other=other)
+            self.report(kind, Occurrence.of(number, lanes, other), detail=detail)

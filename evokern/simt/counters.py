@@ -20,36 +20,6 @@ SECTOR = 32
 
 
 @dataclass(frozen=True, slots=True)
-class LineCounters:
-    """Counters of one source line, summed over its instructions."""
-
-    line: int
-    """Source line; 0 if unknown."""
-    file: str
-    """User header that contains the line; empty for the source itself."""
-    warp_instructions: int
-    """Warp instructions issued."""
-    thread_instructions: int
-    """Instructions issued, counted once per active thread."""
-    pipes: dict[str, int]
-    """Pipe → warp instructions."""
-    shared_wavefronts: int
-    """Wavefronts of shared memory."""
-    ideal_wavefronts: int
-    """Wavefronts of shared memory without bank conflicts."""
-    load_sectors: int
-    """32-byte sectors that global loads access, counted per warp instruction."""
-    ideal_load_sectors: int
-    """Minimum number of sectors for the loaded bytes."""
-    store_sectors: int
-    """Sectors of stores, reductions and atomics."""
-    ideal_store_sectors: int
-    """Minimum number of sectors for the stored bytes."""
-    divergent: int
-    """Warp instructions issued while other live lanes of the warp were diverged."""
-
-
-@dataclass(frozen=True, slots=True)
 class BatchRecord:
     """Order in which one batch of blocks ran its segments."""
 
@@ -59,7 +29,7 @@ class BatchRecord:
     """(segment, bool per warp that ran it); None for all warps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """All counters of a launch, or of all launches of `launch_many`; arrays are indexed by PTX instruction."""
 
@@ -138,45 +108,7 @@ class Counters:
 
     def by_pipe(self) -> dict[str, int]:
         """Return the number of warp instructions of each pipe."""
-        return _by_pipe(self.pipes, self.warp_instructions)
-
-    def by_line(self) -> list[LineCounters]:
-        """Return the counters of each source line: lines of the source in order, then lines of the headers."""
-        result = []
-        places = [(file, int(line)) for file, line in zip(self.files, self.lines, strict=True)]
-        numbers = {place: number for number, place in enumerate(sorted(set(places)))}
-        codes = np.array([numbers[place] for place in places], np.int64)
-        for (file, line), number in numbers.items():
-            mine = codes == number
-            if not self.warp_instructions[mine].any():
-                continue
-            result.append(
-                LineCounters(
-                    line,
-                    file,
-                    int(self.warp_instructions[mine].sum()),
-                    int(self.thread_instructions[mine].sum()),
-                    {
-                        k: v
-                        for k, v in _by_pipe(
-                            [p for p, m in zip(self.pipes, mine, strict=True) if m], self.warp_instructions[mine]
-                        ).items()
-                        if v
-                    },
-                    int(self.shared_wavefronts[mine].sum()),
-                    int(self.ideal_wavefronts[mine].sum()),
-                    int(self.load_sectors[mine].sum()),
-                    int(self.ideal_load_sectors[mine].sum()),
-                    int(self.store_sectors[mine].sum()),
-                    int(self.ideal_store_sectors[mine].sum()),
-                    int(self.divergent[mine].sum()),
-                )
-            )
-        return result
-
-
-def _by_pipe(pipes: tuple[str, ...] | list[str], counts: Array) -> dict[str, int]:
-    totals = dict.fromkeys(PIPES, 0)
-    for pipe, count in zip(pipes, counts, strict=True):
-        totals[pipe] += int(count)
-    return totals
+        totals = dict.fromkeys(PIPES, 0)
+        for pipe, count in zip(self.pipes, self.warp_instructions, strict=True):
+            totals[pipe] += int(count)
+        return totals

@@ -23,6 +23,11 @@ from evokern.simt.settings import Bound
 
 _PENDING = 1 << 20
 _PATTERNS = 512
+_COUNTED = (
+    "warp_instructions", "thread_instructions", "divergent", "shared_wavefronts", "ideal_wavefronts", "load_sectors",
+    "ideal_load_sectors", "store_sectors", "ideal_store_sectors", "local_bytes", "cluster_accesses", "sleep_ns",
+)  # fmt: skip
+"""Fields of `Counters` with one count per instruction."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,21 +51,7 @@ class Tally:
 
     def __post_init__(self) -> None:
         size = len(self.program.instructions)
-        names = (
-            "warp_instructions",
-            "thread_instructions",
-            "divergent",
-            "shared_wavefronts",
-            "ideal_wavefronts",
-            "load_sectors",
-            "ideal_load_sectors",
-            "store_sectors",
-            "ideal_store_sectors",
-            "local_bytes",
-            "cluster_accesses",
-            "sleep_ns",
-        )
-        self.arrays = {name: np.zeros(size, np.int64) for name in names}
+        self.arrays = {name: np.zeros(size, np.int64) for name in _COUNTED}
 
     def keep(self, kind: str, keys: Array) -> None:
         """Add sector keys, which are deduplicated periodically to limit memory."""

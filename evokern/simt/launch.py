@@ -80,7 +80,9 @@ def launch_many(
             assert alone is not None
             results += alone
             if alone[0].over_limit:  # the others need about as many instructions
-                not_run = LaunchResult((), None, completed=False, printed="", fatal=None, hung=False, finished=False)
+                not_run = LaunchResult(
+                    findings=(), counters=None, completed=False, printed="", fatal=None, hung=False, finished=False
+                )
                 results += [not_run] * (len(args) - len(results))
                 break
             before = run.keep(before, values)

@@ -20,10 +20,10 @@ from evokern.simt.batch import LaunchStopped, WaitsOutside
 from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
 from evokern.simt.clusters.whole_grid import whole_grid_blocks
-from evokern.simt.control_flow.paths import Paths, merged
+from evokern.simt.control_flow.paths import NO_PATHS, Paths
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
-from evokern.simt.machine import Machine
+from evokern.simt.machine import Inputs, Machine, Observers
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.access_keys import NUMBER
@@ -42,7 +42,7 @@ SECOND_RUN_BYTES = 1 << 28
 """Maximum bytes of writable buffers for a second run; in larger launches, all values read count as used."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchResult:
     """Result of one launch."""
 
@@ -224,11 +224,7 @@ class LaunchRun:
         ]
 
     def batches(
-        self,
-        args: Sequence[Sequence[Any]],
-        constants: Sequence[Mapping[str, Buffer]],
-        *,
-        alone: bool = False,
+        self, args: Sequence[Sequence[Any]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False
     ) -> list[LaunchResult] | None:
         """Run all blocks of all launches; return None if one of several launches stopped the other launches."""
         program, memory = self.program, self.memory
@@ -249,6 +245,7 @@ class LaunchRun:
         pairs = [(launch, number) for launch in range(len(args)) for number in self.chosen]
         per_batch = self._whole_grid(len(args)) if whole else self.options.batch_blocks or self.batch_size()
         per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
+        inputs, observers = Inputs(params, symbols, self.spec.dynamic_shared), Observers(collectors, shadow, tally)
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
         ended = False
@@ -268,26 +265,10 @@ class LaunchRun:
                 part = pairs[start : start + per_batch]
                 machine = machines.get(len(part))
                 if machine is None:
-                    geometry = Geometry(
-                        self.spec.grid,
-                        self.spec.block,
-                        len(args),
-                        len(part),
-                        self.cluster.extent,
-                        self.cluster.explicit,
-                    )
-                    machine = machines[len(part)] = Machine(
-                        program,
-                        memory,
-                        geometry,
-                        params,
-                        symbols,
-                        self.spec.dynamic_shared,
-                        options,
-                        collectors,
-                        shadow,
-                        tally,
-                    )
+                    shape = self.spec.grid, self.spec.block, len(args), len(part)
+                    geometry = Geometry(*shape, self.cluster.extent, self.cluster.explicit)
+                    machine = Machine(program, memory, geometry, inputs, options, observers)
+                    machines[len(part)] = machine
                 machine.load(part)
                 try:
                     machine.run()
@@ -313,7 +294,7 @@ class LaunchRun:
                 printed[number] += "".join(text for _, text in lines)
         issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
         found = [paths for machine in machines.values() if (paths := machine.paths()) is not None]
-        paths = merged(found) if found else None
+        paths = NO_PATHS.merged(*found) if found else None
         return [
             replace(
                 _result(collector, counters, number in unfinished, printed[number], ended, issued),
@@ -356,13 +337,6 @@ def _result(
     fatal = collector.fatal
     waits = unfinished and not ended and (fatal is None or fatal.kind in ENDLESS)
     return LaunchResult(
-        collector.findings,
-        counters,
-        not unfinished and fatal is None,
-        printed,
-        fatal,
-        waits,
-        ended,
-        not unfinished,
-        issued,
-    )
+        findings=collector.findings, counters=counters, completed=not unfinished and fatal is None, printed=printed,
+        fatal=fatal, hung=waits, ended=ended, finished=not unfinished, warp_instructions=issued,
+    )  # fmt: skip

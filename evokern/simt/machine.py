@@ -7,6 +7,7 @@ lanes. A segment is bound to the rows of the batch when it first runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -43,6 +44,30 @@ from evokern.simt.state import MachineState
 from evokern.simt.warpgroup import WarpgroupProducts
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Inputs of the launches of a machine."""
+
+    params: Array
+    """Parameter block of each launch, bytes."""
+    symbols: dict[str, Array]
+    """Addresses of the module's variables and of the hidden allocations."""
+    dynamic_shared: int = 0
+    """Bytes of dynamic shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """Records of what happens in the launches of a machine."""
+
+    collectors: Sequence[Collector]
+    """Collector of each launch's findings."""
+    global_shadow: GlobalShadow | None = None
+    """The launch's shadow of global memory; None without checks."""
+    tally: Tally | None = None
+    """Sums to which the events are added; None without counting."""
+
+
 class Machine:
     """Machine for one batch of blocks; `load` switches to further blocks of the same shape.
 
@@ -56,13 +81,9 @@ class Machine:
         program: PtxProgram,
         memory: Memory,
         geometry: Geometry,
-        params: Array,
-        symbols: dict[str, Array],
-        dynamic_shared: int,
+        inputs: Inputs,
         options: Options,
-        collectors: Sequence[Collector],
-        global_shadow: GlobalShadow | None = None,
-        tally: Tally | None = None,
+        observers: Observers,
     ) -> None:
         """Create the machine for batches of one shape.
 
@@ -70,20 +91,17 @@ class Machine:
             program: the program.
             memory: memory that contains the buffers.
             geometry: grid, block, and blocks of a batch.
-            params: parameter block of each launch, bytes.
-            symbols: addresses of the module's variables and of the hidden allocations.
-            dynamic_shared: bytes of dynamic shared memory.
+            inputs: parameters and addresses of the launches.
             options: options of the launch.
-            collectors: collector of each launch's findings.
-            global_shadow: the launch's shadow of global memory; None without checks.
-            tally: sums to which the events are added; None without counting.
+            observers: what records findings and events.
         """
+        symbols, global_shadow, tally = inputs.symbols, observers.global_shadow, observers.tally
         self._program = program
         self.bound = [_prepared(segment) for segment in program.segments]
-        batch = self._batch = Batch(program, geometry, options, collectors)
+        batch = self._batch = Batch(program, geometry, options, observers.collectors)
         schedule = self._schedule = Schedule(batch)
         order = ThreadOrder(batch) if options.sanitize else None
-        shared = SharedSpace(batch, dynamic_shared, order)
+        shared = SharedSpace(batch, inputs.dynamic_shared, order)
         globals_ = GlobalSpace(batch, memory, global_shadow, order)
         proxy_fences = ProxyFences(batch, shared.shadow)
         self.state = MachineState(
@@ -96,7 +114,7 @@ class Machine:
             order=order,
             shared=shared,
             local=LocalSpace(batch),
-            params=ParamSpace(batch, params, symbols),
+            params=ParamSpace(batch, inputs.params, symbols),
             globals=globals_,
             barriers=Barriers(batch, schedule, order),
             cluster_barrier=ClusterBarrier(batch, schedule, order, shared.lifetime, global_shadow),
@@ -280,7 +298,7 @@ class Machine:
 
 def _prepared(segment: Segment) -> Bound:
     """Return a segment, bound to rows on first use."""
-    bound = Bound(segment, fall=segment.index + 1, size=segment.stop - segment.start)
+    bound = Bound(segment=segment, fall=segment.index + 1, size=segment.stop - segment.start)
     instructions = segment.routine.function.instructions[segment.start : segment.stop]
     bound.polls = segment.polls
     bound.leaves = bound.size == 1 and instructions[0].opcode in ("ret", "exit")

@@ -12,7 +12,7 @@ from evokern.ptx.lowering import lower
 from evokern.ptx.parser import Parser
 from evokern.ptx.program import PtxProgram
 from evokern.ptx.syntax import Entry, Function, Param
-from evokern.simt.machine import Machine
+from evokern.simt.machine import Inputs, Machine, Observers
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.operations import lookup
 from evokern.simt.settings import Geometry, Options
@@ -136,7 +136,7 @@ def _require_supported(program: PtxProgram, cluster: tuple[int, int, int] = (1, 
     params = np.zeros((1, sum(item.size + item.align for item in program.entry.params) + 16), np.uint8)
     options = Options(sanitize=False, count=False)
     geometry = Geometry(cluster, (32, 1, 1), 1, cluster[0] * cluster[1] * cluster[2], cluster)
-    machine = Machine(program, Memory(), geometry, params, symbols, 0, options, [])
+    machine = Machine(program, Memory(), geometry, Inputs(params, symbols), options, Observers([]))
     for bound in machine.bound:
         try:
             machine.bind(bound, False)

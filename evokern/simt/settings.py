@@ -20,7 +20,7 @@ End = Callable[[Active], int]
 """
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Bound:
     """Segment bound to the rows of this batch."""
 
@@ -67,7 +67,7 @@ class LaunchSpec:
     synchronises its grid, all blocks run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
     """Checks, counters and limits of a launch."""
 

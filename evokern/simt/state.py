@@ -23,7 +23,7 @@ from evokern.simt.specials import Specials
 from evokern.simt.warpgroup import WarpgroupProducts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MachineState:
     """State that operations may read and change."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.matrix.descriptors import PIECE
 from evokern.simt.matrix.wgmma import WARPS
 from evokern.simt.memory.shared_memory import SharedSpace
@@ -143,9 +143,5 @@ class WarpgroupProducts:
             block, group = (int(places[0]) for places in np.nonzero(uneven))
             warp = int(groups[block, group].argmax()) + group * WARPS
             lane = (block * warps + warp) * 32
-            self._batch.report(
-                "barrier_divergence",
-                self.last,
-                lane,
-                detail="The four warps of the warpgroup do not issue the same number of wgmma instructions",
-            )
+            detail = "The four warps of the warpgroup do not issue the same number of wgmma instructions"
+            self._batch.report("barrier_divergence", Occurrence(self.last, lane), detail=detail)

@@ -22,8 +22,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.isolated import compile_program
 from evokern.errors import UsageError
 from evokern.hardware.profiles import CHIPS
-from evokern.ptx.lines import UNKNOWN_LOCATION
-from evokern.simt.sanitizer.findings import Collector
+from evokern.simt.sanitizer.findings import Collector, FindingSite
 from evokern.study.discovery import load_kernel
 
 FILES = DATA / "cuda_files"
@@ -388,7 +387,8 @@ def test_variables_are_called_as_in_the_source() -> None:
     found = {}
     for symbol in names:
         collector = Collector(None)
-        collector.add("out_of_bounds", UNKNOWN_LOCATION, "ld.global.u32", allocation=symbol)
+        site, access = FindingSite(instruction="ld.global.u32"), simt.Access(allocation=symbol)
+        collector.add(simt.Finding(kind="out_of_bounds", hint="", site=site, access=access))
         (found[symbol],) = (finding.allocation for finding in collector.findings)
     assert names == found
 

@@ -7,7 +7,7 @@ import pytest
 from simt_tools import module_of
 
 from evokern import simt
-from evokern.simt.control_flow.paths import Paths, few_rounds, merged
+from evokern.simt.control_flow.paths import Paths, few_rounds
 
 HEAD = 'extern "C" __global__ void kernel(float* y, const float* x, int n, int m) {\n'
 
@@ -90,7 +90,7 @@ def test_sides_of_a_branch() -> None:
     whole, tail = recorded(body, 128), recorded(body, 100)
     assert {line: len(sides) for (_, line), sides in whole.branches.items()} == {3: 1}
     assert {line: len(sides) for (_, line), sides in tail.branches.items()} == {3: 2}
-    assert merged([whole, tail]).branches == tail.branches
+    assert whole.merged(tail).branches == tail.branches
 
 
 def test_launches_are_merged_by_their_most_rounds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 from imports import Import, circles, imports_of, modules_of
 from paths import ROOT
+
+from evokern import simt
 
 PACKAGE = ROOT / "evokern"
 
@@ -157,6 +160,49 @@ def test_folders_stay_small(top: str) -> None:
     for path in (ROOT / top).rglob("*.py"):
         counts[path.parent.relative_to(ROOT)] += 1
     assert {str(folder): count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+DOORS = ("evokern.simt", "evokern.simt.time_model")
+"""Modules of the PTX machine that other packages import; the machine's other modules are its own."""
+
+MOST_FUNCTIONS = 12
+"""Functions that the door of the PTX machine may offer."""
+
+MOST_PARAMETERS = 6
+"""Parameters that a function of the PTX machine may have."""
+
+
+def test_the_ptx_machine_has_a_public_door() -> None:
+    """Other packages import the PTX machine from its doors alone, which offer about ten functions."""
+    past = [
+        item
+        for item in _imports()
+        if _package(item.module) == "simt" != _package(item.importer) and item.module not in DOORS
+    ]
+    assert _told(past) == []
+    offered = {name for name in simt.__all__ if inspect.isfunction(getattr(simt, name))}
+    assert {"launch", "launch_many", "parse"} < offered
+    assert len(offered) <= MOST_FUNCTIONS
+
+
+def test_signatures_of_the_ptx_machine_are_short() -> None:
+    """No function has more than six parameters, without the object itself; longer records are built by names alone."""
+    long = []
+    for path in (PACKAGE / "simt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                arguments = node.args
+                names = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+                names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+            elif isinstance(node, ast.ClassDef):
+                decorators = " ".join(ast.unparse(one) for one in node.decorator_list)
+                if "dataclass" in decorators and "kw_only=True" not in decorators:
+                    fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+                    names = [ast.unparse(one.target) for one in fields if "init=False" not in ast.unparse(one)]
+            if len(names) > MOST_PARAMETERS:
+                long.append(f"{path.relative_to(ROOT)}:{node.lineno}: {', '.join(names)}")
+    assert long == []
 
 
 @cache

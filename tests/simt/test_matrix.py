@@ -137,7 +137,7 @@ def test_mma_multiplies_the_fragments_of_the_isa(case):
         load(b, lambda lane, i: fragment_b(shape, bits, lane, i), k * n // 32),
         load(c, lambda lane, i: fragment_c(shape, lane, i), m * n // 32),
     )
-    got = matrix.mma(shape, d_type, a_type, b_type, c_type, *registers)
+    got = matrix.bind_mma(shape, d_type, a_type, b_type, c_type)(*registers)
     expected = product(a_type, b_type, c_type, d_type, a, b, c)
     wanted = load(expected, lambda lane, i: fragment_c(shape, lane, i), m * n // 32)
     instruction = matrix.bind_mma(shape, d_type, a_type, b_type, c_type)
@@ -170,8 +170,8 @@ def test_fragment_tables_equal_the_isa(case):
 def test_tf32_ignores_the_low_bits_of_its_registers():
     """The 13 low bits of a tf32 operand do not count."""
     a, b, c = (np.full((n, 1, 32), 0x3F800000, np.uint32) for n in (4, 2, 4))
-    plain = matrix.mma((16, 8, 8), "f32", "tf32", "tf32", "f32", a, b, c)
-    assert np.array_equal(matrix.mma((16, 8, 8), "f32", "tf32", "tf32", "f32", a | 0x1FFF, b | 0xFFF, c), plain)
+    plain = matrix.bind_mma((16, 8, 8), "f32", "tf32", "tf32", "f32")(a, b, c)
+    assert np.array_equal(matrix.bind_mma((16, 8, 8), "f32", "tf32", "tf32", "f32")(a | 0x1FFF, b | 0xFFF, c), plain)
     assert plain.view(np.float32)[0, 0, 0] == 9.0
 
 
@@ -180,8 +180,8 @@ def test_integer_results_wrap_or_saturate():
     a, b = np.full((4, 1, 32), 0x7F7F7F7F, np.uint32), np.full((2, 1, 32), 0x7F7F7F7F, np.uint32)
     c = np.full((4, 1, 32), 2**31 - 10, np.uint32)
     total = 32 * 127 * 127 + 2**31 - 10
-    wrapped = matrix.mma((16, 8, 32), "s32", "s8", "s8", "s32", a, b, c).view(np.int32)
-    clamped = matrix.mma((16, 8, 32), "s32", "s8", "s8", "s32", a, b, c, satfinite=True).view(np.int32)
+    wrapped = matrix.bind_mma((16, 8, 32), "s32", "s8", "s8", "s32")(a, b, c).view(np.int32)
+    clamped = matrix.bind_mma((16, 8, 32), "s32", "s8", "s8", "s32", True)(a, b, c).view(np.int32)
     assert (wrapped[0, 0, 0], clamped[0, 0, 0]) == (total - 2**32, 2**31 - 1)
 
 
@@ -191,7 +191,7 @@ def test_one_rounding_and_its_bound():
     a[0, 0, :3], b[0, :3, 0], c[0, 0, 0] = [1.0, 2.0**-12, 2.0**-12], [1.0, 2.0**-12, 2.0**-12], 0.0
     fragments = [matrix.mma_fragment(o, k, (16, 8, 16)) for o, k in (("a", "f16"), ("b", "f16"), ("c", "f32"))]
     parts = [f.scatter(numerics.encode(f.kind, x)) for f, x in zip(fragments, (a, b, c), strict=True)]
-    got = fragments[2].gather(matrix.mma((16, 8, 16), "f32", "f16", "f16", "f32", *parts), (16, 8))
+    got = fragments[2].gather(matrix.bind_mma((16, 8, 16), "f32", "f16", "f16", "f32")(*parts), (16, 8))
     assert got[0, 0, 0] == np.float32(1 + 2.0**-23)
     assert matrix.accumulation_bound(a, b, c)[0, 0, 0] == 25 * 2.0**-23 * (1 + 2.0**-23)
 

@@ -195,8 +195,8 @@ def test_integer_conversions_wrap_or_saturate():
     """Integers wrap to a narrower type and clamp with .sat."""
     values = np.array([-5, 300, 70000, -70000], np.int32)
     assert values.astype(np.uint8).tolist() == numerics.convert("u8", "s32", values).tolist()
-    assert numerics.convert("u8", "s32", values, sat=True).tolist() == [0, 255, 255, 0]
-    assert numerics.convert("u64", "s32", values, sat=True).tolist() == [0, 300, 70000, 0]
+    assert numerics.convert("u8", "s32", values, clamps=("sat",)).tolist() == [0, 255, 255, 0]
+    assert numerics.convert("u64", "s32", values, clamps=("sat",)).tolist() == [0, 300, 70000, 0]
 
 
 def test_float_conversions_with_integer_rounding_flush_and_sat():
@@ -205,7 +205,7 @@ def test_float_conversions_with_integer_rounding_flush_and_sat():
     got = numerics.convert("f32", "f32", values, "rni")
     assert_same_bits(np.array([2, -0.0, 0, 7], np.float32), got[:4], [values[:4]])
     assert numerics.convert("f64", "f32", values, ftz=True)[2] == 0
-    assert numerics.convert("f32", "f32", values, sat=True).tolist() == [1, 0, 2.0**-130, 1, 0]
+    assert numerics.convert("f32", "f32", values, clamps=("sat",)).tolist() == [1, 0, 2.0**-130, 1, 0]
 
 
 @pytest.mark.parametrize("to", ["f16x2", "bf16x2", "e4m3x2", "e5m2x2"])
@@ -213,7 +213,7 @@ def test_packing_puts_the_first_operand_into_the_upper_half(to):
     """cvt.x2 d, a, b holds a above b, and converting back in pairs gives both."""
     element = to.removesuffix("x2")
     high, low = np.array([1.0, -2.0], np.float32), np.array([0.5, 4.0], np.float32)
-    packed = numerics.convert_pair(to, "f32", high, low, satfinite=True)
+    packed = numerics.convert_pair(to, "f32", high, low, clamps=("satfinite",))
     parts = packed.view(f"u{packed.dtype.itemsize // 2}").reshape(-1, 2)
     assert high.tolist() == numerics.decode(element, np.ascontiguousarray(parts[:, 1])).tolist()
     assert low.tolist() == numerics.decode(element, np.ascontiguousarray(parts[:, 0])).tolist()
@@ -222,7 +222,7 @@ def test_packing_puts_the_first_operand_into_the_upper_half(to):
         assert halves.tolist() == [[0.5, 1.0], [4.0, -2.0]]
         assert (
             packed.tolist()
-            == numerics.convert_packed(to, "f16x2", halves.view(np.uint32)[:, 0], satfinite=True).tolist()
+            == numerics.convert_packed(to, "f16x2", halves.view(np.uint32)[:, 0], clamps=("satfinite",)).tolist()
         )
 
 

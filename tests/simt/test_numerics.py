@@ -174,7 +174,7 @@ def test_approximations_lie_within_one_unit_of_the_function(name):
         rng.uniform(low, high, 500) if low < 0 else np.exp(rng.uniform(math.log(max(low, 1e-30)), math.log(high), 500))
     )
     values = values.astype(np.float32)
-    got = numerics.bind(name, "f32", approx=True)(values)
+    got = numerics.bind(name, "f32", rounding="approx")(values)
     expected = np.array([function(float(v)) for v in values])
     assert (np.abs(got - expected) <= 0.501 * np.spacing(np.abs(expected).astype(np.float32))).all()
 
@@ -194,7 +194,7 @@ def test_approximations_lie_within_one_unit_of_the_function(name):
 )
 def test_approximations_follow_the_tables_of_special_values(name, inputs, results):
     """Infinities, signed zeros and subnormals give what the ISA's table says, NaN the canonical one."""
-    got = numerics.bind(name, "f32", approx=True)(np.array(inputs, np.float32))
+    got = numerics.bind(name, "f32", rounding="approx")(np.array(inputs, np.float32))
     expected = np.array(results, np.float32)
     expected.view(np.uint32)[np.isnan(expected)] = 0x7FFFFFFF
     assert_same_bits(expected, got, [np.array(inputs)])
@@ -203,12 +203,12 @@ def test_approximations_follow_the_tables_of_special_values(name, inputs, result
 def test_fast_division_flushes_huge_divisors():
     """div.approx by more than 2^126 is zero, or NaN for an infinite dividend; div.full is not."""
     a, b = np.array([1.0, np.inf, -8.0], np.float32), np.array([2.0**127, 2.0**127, 4.0], np.float32)
-    assert [(v if v == v else True) for v in numerics.bind("div", "f32", approx=True)(a, b).tolist()] == [
+    assert [(v if v == v else True) for v in numerics.bind("div", "f32", rounding="approx")(a, b).tolist()] == [
         0.0,
         True,
         -2.0,
     ]
-    assert numerics.bind("div.full", "f32", approx=True)(a, b)[0] == 2.0**-127
+    assert numerics.bind("div.full", "f32", rounding="approx")(a, b)[0] == 2.0**-127
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f16x2"])
@@ -219,7 +219,7 @@ def test_half_exponential_and_tangent(kind):
     patterns = numerics.encode(base, values)
     operand = patterns.view(np.uint32) if kind != base else patterns
     for name, function in (("ex2", np.exp2), ("tanh", np.tanh)):
-        got = numerics.bind(name, kind, approx=True)(operand).view(patterns.dtype)
+        got = numerics.bind(name, kind, rounding="approx")(operand).view(patterns.dtype)
         expected = numerics.encode(base, function(numerics.decode(base, patterns).astype(np.float64)))
         assert np.array_equal(expected, got)
 
@@ -227,7 +227,7 @@ def test_half_exponential_and_tangent(kind):
 def test_gross_f64_reciprocal_has_an_empty_lower_word():
     """rcp.approx.ftz.f64 keeps 20 bits of fraction and clears the lower word."""
     values = np.array([3.0, -7.5, 1e300, 0.0, 1e-320])
-    got = numerics.bind("rcp", "f64", approx=True)(values)
+    got = numerics.bind("rcp", "f64", rounding="approx")(values)
     assert (got.view(np.uint64) & np.uint64(0xFFFFFFFF)).tolist() == [0] * 5
     assert np.allclose(1 / values[:3], got[:3], rtol=2.0**-20)
     assert [np.inf, np.inf] == got[3:].tolist()

@@ -8,7 +8,7 @@ from simt_tools import module_of
 
 from evokern import simt
 from evokern.simt.batch import LaunchStopped
-from evokern.simt.machine import Machine
+from evokern.simt.machine import Inputs, Machine, Observers
 from evokern.simt.memory.buffers import LOCAL_WINDOW, SHARED_WINDOW
 from evokern.simt.operations.spaces import AtomicAccess, by_state_space, space_accesses
 from evokern.simt.sanitizer.findings import Collector
@@ -30,8 +30,8 @@ def _machine() -> tuple[Machine, simt.Buffer, Collector]:
     memory, collector = simt.Memory(), Collector(None)
     buffer = memory.allocate("out", np.zeros(32, np.uint32))
     program = module_of(SOURCE).program("kernel")
-    machine = Machine(program, memory, Geometry((1, 1, 1), (32, 1, 1), 1, 1), np.zeros((1, 16), np.uint8), {}, 0,
-                      Options(), [collector])  # fmt: skip
+    inputs = Inputs(np.zeros((1, 16), np.uint8), {})
+    machine = Machine(program, memory, Geometry((1, 1, 1), (32, 1, 1), 1, 1), inputs, Options(), Observers([collector]))
     machine.load([(0, 0)])
     return machine, buffer, collector
 

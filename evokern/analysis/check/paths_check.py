@@ -20,7 +20,7 @@ def loops_and_branches(folder: Folder) -> Results:
     from evokern.device.sim.full_size_runs import OwnProblemRuns
     from evokern.gate import RunFailed
     from evokern.gate.comparison import tolerances
-    from evokern.simt.control_flow.paths import few_rounds
+    from evokern.simt import few_rounds
 
     kernel, config = folder.kernel, folder.kernel.space.default()
     small = [one for one in folder.small if problem_bytes(kernel, one) <= MOST_BYTES]

@@ -13,7 +13,7 @@ from typing import Any
 from evokern.analysis.profile.subject import ProfileSubject
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.space import Space
-from evokern.simt.time_model.prediction import CAUSES
+from evokern.simt.time_model import CAUSES
 from evokern.study.trial import Outcome, Trial
 
 BUSY_PERCENT = 60.0

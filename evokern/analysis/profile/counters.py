@@ -22,7 +22,7 @@ from evokern.device.gpu.profile import LiveGpu
 from evokern.errors import DeviceError, UsageError
 from evokern.escaping import shell_line
 from evokern.hardware.profiles import CHIPS
-from evokern.simt.time_model.latencies import latencies_of
+from evokern.simt.time_model import latencies_of
 
 Values = Mapping[str, float | None]
 """Key of `METRICS` → value, or None if the GPU or Nsight Compute lacks the counter."""

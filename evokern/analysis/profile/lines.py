@@ -20,7 +20,7 @@ from evokern.declaration.kernel import Launch
 from evokern.hardware.profiles import Profile
 from evokern.ptx.matrix_shapes import matrix_name
 from evokern.simt import Counters
-from evokern.simt.time_model import prediction as timemodel
+from evokern.simt import time_model as timemodel
 
 Chain = tuple[tuple[str, int], ...]
 """Calls through which a line was inlined, innermost first, as (header or empty, line)."""

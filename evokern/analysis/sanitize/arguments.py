@@ -30,9 +30,7 @@ import numpy as np
 from evokern.cuda_source import ELEMENT_TYPES, KernelFunction, Parameter
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.errors import UsageError, suggestion
-from evokern.simt import Buffer, Memory, Param
-from evokern.simt.memory.buffers import MEMORY_LIMIT
-from evokern.simt.numerics.encoding import encode
+from evokern.simt import MEMORY_LIMIT, Buffer, Memory, Param, encode
 
 ROLES = ("in", "out", "inout", "zero")
 """Roles of a buffer."""

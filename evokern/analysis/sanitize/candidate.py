@@ -23,11 +23,17 @@ from evokern.declaration.state import State
 from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
 from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
-from evokern.simt import Finding
-from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds, merged
-from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.sanitizer.findings import ERROR, UNFINISHED
-from evokern.simt.sanitizer.hang import REPEATS
+from evokern.simt import (
+    ERROR,
+    NO_PATHS,
+    REPEATS,
+    UNFINISHED,
+    Finding,
+    Paths,
+    WriteRecord,
+    few_rounds,
+    recording,
+)
 
 INSTRUCTION_LIMIT = 20_000_000
 """Number of warp instructions after which a launch is stopped, as in a study's `[simulation]`."""
@@ -152,21 +158,16 @@ def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: st
     if not missing.size:
         return None
     offset = int(missing[0]) * itemsize
-    return Finding(
-        kind=UNWRITTEN, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
-        address=buffer.address + offset, allocation=buffer.name, offset=offset, other_line=0, count=int(missing.size),
-        hint=f"{_UNWRITTEN_HINT} It has {buffer.size // itemsize:,} elements{where}.", level=level,
-    )  # fmt: skip
+    hint = f"{_UNWRITTEN_HINT} It has {buffer.size // itemsize:,} elements{where}."
+    access = simt.Access(address=buffer.address + offset, allocation=buffer.name, offset=offset)
+    return Finding(kind=UNWRITTEN, hint=hint, level=level, count=int(missing.size), access=access)
 
 
 def kept_state(names: Sequence[str], problem: Problem, declared: State) -> Finding:
     """Return a finding about module variables that a call changed without a declaration as state."""
     hint = state_evidence(names, problem, declared)["message"]
-    return Finding(
-        kind=KEPT_STATE, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
-        address=0, allocation=names[0], offset=0, other_line=0, count=len(names),
-        hint=f"{hint[0].upper()}{hint[1:]}.", level=ERROR,
-    )  # fmt: skip
+    hint = f"{hint[0].upper()}{hint[1:]}."
+    return Finding(kind=KEPT_STATE, hint=hint, count=len(names), access=simt.Access(allocation=names[0]))
 
 
 def run_launch(
@@ -252,7 +253,7 @@ def sanitize_kernel(
             raise UsageError(f"{which} candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}")
         run, sources = _run(kernel, config, problem, chip, limit)
         runs.append(run)
-    paths = merged(run.paths for run in runs)
+    paths = NO_PATHS.merged(*(run.paths for run in runs))
     if studied is None or any(finding.matters for run in runs for finding in run.findings):
         return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
     return _with_repeats(SanitizeReport(kernel.name, kernel.source, sources, tuple(runs)), kernel, config, problems,
@@ -287,7 +288,7 @@ def _with_repeats(
         if finding is None:
             raise SourceError(f"{kernel.name}: {failed.message}") from None
         title = f"{kernel.name} at {kernel.problem(failed.evidence['problem'])}: some blocks"
-        return replace(report, runs=(*report.runs, SanitizedRun(title, (Finding(**finding),), completed=False)))
+        return replace(report, runs=(*report.runs, SanitizedRun(title, (Finding.from_dict(finding),), completed=False)))
     remarks = [races_text(found.races.values())] if found.races else []
     if found.grown:
         remarks.append(f"loops repeat at {' and '.join(map(str, found.grown))}: no findings in some blocks")
@@ -336,7 +337,7 @@ def _run(
         if left := program.changed(memory):
             findings.append(kept_state(left, problem, kernel.state))
     title = f"{kernel.name} at {problem}: " + ", then ".join(geometry_text(launch) for launch in launches)
-    paths = merged(result.paths or NO_PATHS for result in results)
+    paths = NO_PATHS.merged(*(result.paths or NO_PATHS for result in results))
     run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results), paths)
     return run, program.texts
 

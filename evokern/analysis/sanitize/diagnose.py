@@ -24,8 +24,7 @@ from evokern.device.sim.program import compile_simulated
 from evokern.errors import UsageError
 from evokern.hardware.profiles import Profile
 from evokern.search.diagnosis import DiagnosisJob
-from evokern.simt import Finding
-from evokern.simt.sanitizer.findings import FATAL, UNFINISHED
+from evokern.simt import FATAL, UNFINISHED, Finding
 from evokern.study.discovery import WorkerContext
 
 INSTRUCTION_LIMIT = 5_000_000

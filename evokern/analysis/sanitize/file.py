@@ -38,10 +38,7 @@ from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.files import is_folder
 from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, Profile
-from evokern.simt.clusters.layout import cluster_of
-from evokern.simt.control_flow.paths import NO_PATHS
-from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.sanitizer.findings import WARNING
+from evokern.simt import NO_PATHS, WARNING, WriteRecord, cluster_of, recording
 
 LONG_RUN = 1 << 21
 """Number of threads above which a note warns about a long run."""

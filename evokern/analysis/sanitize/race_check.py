@@ -19,10 +19,7 @@ from evokern.device.sim.failure import failure
 from evokern.device.sim.full_size_runs import CandidateCall, OwnProblemRuns, drawn_blocks
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate import RunFailed
-from evokern.simt.control_flow.paths import NO_PATHS, Paths
-from evokern.simt.counters import Counters
-from evokern.simt.sanitizer.findings import ENDLESS
-from evokern.simt.settings import LEAST_WARPS
+from evokern.simt import ENDLESS, LEAST_WARPS, NO_PATHS, Counters, Paths
 from evokern.study.trial import Outcome
 
 INSTRUCTIONS = 3_000_000

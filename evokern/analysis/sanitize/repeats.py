@@ -28,8 +28,7 @@ from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.device.sim.host_memory import workers_that_fit
 from evokern.errors import DeviceError
 from evokern.gate import RunFailed
-from evokern.simt.control_flow.loops import ANY_PARAMETER, ROUNDS, LoopRounds
-from evokern.simt.control_flow.paths import NO_PATHS, Paths, few_rounds
+from evokern.simt import ANY_PARAMETER, NO_PATHS, ROUNDS, LoopRounds, Paths, few_rounds
 from evokern.study.trial import Outcome
 from evokern.wording import count_noun
 

@@ -36,7 +36,7 @@ from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError
 from evokern.gate import Gate, RunFailed, Verdict
 from evokern.hardware.profiles import Profile
-from evokern.simt.control_flow.paths import NO_PATHS
+from evokern.simt import NO_PATHS
 from evokern.study.settings import InputSet, Study
 from evokern.study.trial import Outcome
 

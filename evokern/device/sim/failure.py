@@ -8,8 +8,7 @@ from typing import Any
 from evokern import simt
 from evokern.declaration.kernel import Launch, Problem
 from evokern.gate import RunFailed
-from evokern.simt.sanitizer.findings import ENDLESS, ERROR, UNFINISHED
-from evokern.simt.sanitizer.hang import OUTSIDE
+from evokern.simt import ENDLESS, ERROR, OUTSIDE, UNFINISHED
 from evokern.study.trial import TOO_LARGE, Outcome
 
 CRASHES = frozenset({"out_of_bounds", "misaligned", "trap", "assert"})

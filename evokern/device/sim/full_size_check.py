@@ -39,7 +39,7 @@ from evokern.device.sim.full_size_runs import (
 from evokern.device.sim.program import SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, elements_of_results, has_reference, independent
 from evokern.errors import KernelError
-from evokern.simt.clusters.layout import Cluster
+from evokern.simt import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
 """Budget in warp instructions for a candidate that has dependent blocks and would not be the best."""

@@ -32,9 +32,7 @@ from evokern.errors import UsageError
 from evokern.gate import RunFailed
 from evokern.gate.comparison import allowed_error
 from evokern.hardware.profiles import Profile
-from evokern.simt.clusters.layout import Cluster, cluster_numbers
-from evokern.simt.control_flow.paths import NO_PATHS, Paths
-from evokern.simt.memory.access_record import WriteRecord, recording
+from evokern.simt import NO_PATHS, Cluster, Paths, WriteRecord, cluster_numbers, recording
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
 from evokern.wording import distinguishing_digits

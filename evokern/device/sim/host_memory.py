@@ -8,7 +8,7 @@ from evokern.compile.build import tensors_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import DeviceError
-from evokern.simt.memory.buffers import MEMORY_LIMIT
+from evokern.simt import MEMORY_LIMIT
 from evokern.workers.host_memory import available_bytes
 
 COPIES = 3

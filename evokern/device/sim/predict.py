@@ -20,15 +20,9 @@ from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.errors import GridTooLargeError, InternalError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
-from evokern.simt.arrays import Array
-from evokern.simt.clusters.layout import members_of
-from evokern.simt.counters import Counters
-from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.time_model import placement as spread
-from evokern.simt.time_model import prediction as timemodel
-from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import demands, holds
-from evokern.simt.time_model.timeline import Timeline
+from evokern.simt import Array, Counters, WriteRecord, members_of, recording
+from evokern.simt import time_model as timemodel
+from evokern.simt.time_model import PipeUse, Timeline, demands, holds, latencies_of
 from evokern.study.settings import SimulationSettings, TimingSettings
 from evokern.study.trial import Outcome
 
@@ -252,11 +246,11 @@ class Predictor:
         latencies = latencies_of(chip)
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         entry = program.entry(launch)
+        factor = timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)
+        shared = demands(entry, counters, chip, factor)
         timeline = Timeline(
             entry, latencies, counters.conflicts() | counters.sleeps(chip.clock_mhz),
-            latencies.l2 if in_l2 else latencies.dram, holds(entry, counters, chip),
-            demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)),
-            products_wait=use.products_wait,
+            latencies.l2 if in_l2 else latencies.dram, PipeUse(holds(entry, counters, chip), shared, use.products_wait),
         )  # fmt: skip
         warps, ranks = counters.warps_per_block, counters.ranks
         walks = [timeline.walk(record, warps, ranks=ranks, stalls=self._stalls) for record in counters.record]
@@ -266,21 +260,21 @@ class Predictor:
         }
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
         found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
-        runs = spread.block_runs(entry, counters)
+        runs = timemodel.block_runs(entry, counters)
         instructions: Array = np.full(launch.blocks, runs.sum(1).mean())
-        if not spread.are_equal(runs):
+        if not timemodel.are_equal(runs):
             # The blocks ended within the limit. A batch that runs them again with others needs a proportionally larger
             # one.
-            lines = spread.line_blocks(launch.grid)
+            lines = timemodel.line_blocks(launch.grid)
             chosen, more = program.whole(launch, lines), counters
             if not set(chosen) <= set(counters.blocks):
                 with stage.undisturbed():
                     more = run(chosen, limit * len(chosen), None)
-            every = spread.block_runs(entry, more)
+            every = timemodel.block_runs(entry, more)
             at = [more.blocks.index(block) for block in lines]
-            if spread.predicts_samples(launch.grid, every[at], counters.blocks, runs):
+            if timemodel.predicts_samples(launch.grid, every[at], counters.blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, warps, ranks=ranks).blocks]
-                instructions = spread.extrapolated(launch.grid, every[at].sum(1))
+                instructions = timemodel.extrapolated(launch.grid, every[at].sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 

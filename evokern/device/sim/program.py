@@ -27,10 +27,8 @@ from evokern.events import step
 from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
-from evokern.simt.arguments import place_data
-from evokern.simt.clusters.layout import Cluster, cluster_of
-from evokern.simt.launch_run import BATCH_LANES
-from evokern.simt.time_model.prediction import sample_blocks
+from evokern.simt import BATCH_LANES, Cluster, cluster_of, place_data
+from evokern.simt.time_model import sample_blocks
 from evokern.wording import count_noun
 
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
@@ -186,8 +184,9 @@ class SimulatedProgram:
             UsageError: the arguments do not match the entry point, or the shape is impossible.
         """
         options = simt.LaunchOptions(
-            instruction_limit, sanitize, past_misaligned, until_fatal, until_error, count, self.architecture, self.chip,
-            self.source, enough=enough, record_paths=record_paths,
+            instruction_limit=instruction_limit, sanitize=sanitize, past_misaligned=past_misaligned,
+            until_fatal=until_fatal, until_error=until_error, count=count, architecture=self.architecture,
+            chip=self.chip, source=self.source, enough=enough, record_paths=record_paths,
         )  # fmt: skip
 
         def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:
@@ -255,8 +254,8 @@ class SimulatedProgram:
                 [_ordered(launch, named) for named in arguments],
                 memory,
                 simt.LaunchOptions(
-                    instruction_limit,
-                    sanitize,
+                    instruction_limit=instruction_limit,
+                    sanitize=sanitize,
                     until_error=until_error,
                     count=False,
                     architecture=self.architecture,

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evokern.device.sim.predict import Predicted
-from evokern.simt.time_model.placement import EQUAL_WORK_RATIO
-from evokern.simt.time_model.prediction import Prediction, total
+from evokern.simt.time_model import EQUAL_WORK_RATIO, Prediction, total
 
 RECOUNTED = 32
 """Number of blocks of a launch to recount. If a quarter of a grid does all the work, the sample misses it with a

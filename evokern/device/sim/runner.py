@@ -14,7 +14,7 @@ from evokern.device.sim.arguments import refill, upload
 from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate import Call, Gate, RunFailed, Verdict
-from evokern.simt.control_flow.paths import NO_PATHS
+from evokern.simt import NO_PATHS
 from evokern.study.trial import Outcome
 
 

@@ -19,7 +19,7 @@ from evokern.gate.comparison import allowed_error
 from evokern.gate.data import torch_dtype
 from evokern.gate.reference_values import ReferenceValues
 from evokern.gate.references import answers_of
-from evokern.simt.memory.access_record import WriteRecord
+from evokern.simt import WriteRecord
 from evokern.study.settings import InputSet
 from evokern.wording import distinguishing_digits
 

@@ -43,7 +43,7 @@ from evokern.gate.check import begin_candidate, candidate_seed
 from evokern.gate.comparison import tolerances
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import recorded
-from evokern.simt.memory.buffers import MEMORY_LIMIT
+from evokern.simt import MEMORY_LIMIT
 from evokern.study.settings import InputSet
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.role import limit_memory

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.clusters.lifetime import ClusterLifetime
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
@@ -221,10 +221,9 @@ class ClusterBarrier:
         if missed.any():
             warp = int(np.flatnonzero(missed)[0]) // 32
             lane = warp * 32 + int(np.flatnonzero(ended[warp * 32 : warp * 32 + 32])[0])
-            self._batch.report(
-                "barrier_divergence", int(self._number[lane]), lane, count=int(np.count_nonzero(ended)),
-                detail=f"{int(np.count_nonzero(missed))} threads of the same warps exit without arriving",
-            )  # fmt: skip
+            detail = f"{int(np.count_nonzero(missed))} threads of the same warps exit without arriving"
+            at = Occurrence(int(self._number[lane]), lane, int(np.count_nonzero(ended)))
+            self._batch.report("barrier_divergence", at, detail=detail)
         self._present &= ~ended
 
     def report_stuck(self) -> None:
@@ -236,8 +235,6 @@ class ClusterBarrier:
         cluster = int(lanes[0]) // width
         mine = slice(cluster * width, (cluster + 1) * width)
         missing = int(np.count_nonzero(self._batch.live[mine] & ~self._arrived[mine]))
-        self._batch.report(
-            "deadlock", int(self._number[lanes[0]]), int(lanes[0]), count=int(lanes.size),
-            detail=f"{int(np.count_nonzero(self._waiting[mine]))} threads wait at their cluster's barrier, but "
-                f"{missing} threads of the cluster never arrive",
-        )  # fmt: skip
+        waiting = int(np.count_nonzero(self._waiting[mine]))
+        detail = f"{waiting} threads wait at their cluster's barrier, but {missing} threads of the cluster never arrive"
+        self._batch.report_lanes("deadlock", int(self._number[lanes[0]]), lanes, detail=detail)

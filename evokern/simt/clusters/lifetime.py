@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
+from evokern.simt.sanitizer.findings import Access
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 KIND = "cluster_lifetime"
@@ -28,15 +29,15 @@ class ClusterLifetime:
     access has also seen the earlier ones.
     """
 
-    def __init__(self, batch: Batch, order: ThreadOrder, name_of: Callable[[int], tuple[str, int]]) -> None:
+    def __init__(self, batch: Batch, order: ThreadOrder, access_at: Callable[[int], Access]) -> None:
         """Create an empty record for the clusters of a batch.
 
         Args:
             batch: the lanes.
             order: happens-before order.
-            name_of: offset in a block's memory → variable, distance from the variable's start.
+            access_at: offset in a block's memory → address with its variable, for findings.
         """
-        self._batch, self._order, self._name_of = batch, order, name_of
+        self._batch, self._order, self._access_at = batch, order, access_at
         shape = batch.geometry.blocks, order.width
         self._latest = np.zeros(shape, np.int64)
         """Stamp of each thread's latest access to each block's memory."""
@@ -84,7 +85,7 @@ class ClusterLifetime:
         ):
             if wrong.size:
                 at = int(wrong[0])
-                self._report(int(lanes[at]), int(block[at]), int(place[at]), number, wrong.size, what)
+                self._report(Occurrence(number, int(lanes[at]), wrong.size), int(block[at]), int(place[at]), what)
         lanes, block, place = lanes[there], block[there], place[there]
         mine = batch.cluster_thread[lanes]
         self._latest[block, mine] = self._order.now
@@ -119,13 +120,10 @@ class ClusterLifetime:
                 mine = threads[self._number[block, threads] == number]
                 lane = block * width // self._order.width * self._order.width + int(mine[0])
                 what = "may have exited already: no cluster barrier separates the access from the end of that block"
-                self._report(lane, block, int(self._place[block, mine[0]]), number, mine.size, what)
+                self._report(Occurrence(number, lane, mine.size), block, int(self._place[block, mine[0]]), what)
             self._latest[block] = 0
 
-    def _report(self, lane: int, block: int, place: int, number: int, count: int, what: str) -> None:
+    def _report(self, lanes: Occurrence, block: int, place: int, what: str) -> None:
         at = self._batch.coordinates(block * self._order.block_width)[0]
-        name, offset = self._name_of(place)
-        self._batch.report(
-            KIND, number, lane, count=count, address=place, allocation=name, offset=offset,
-            detail=f"The access is to shared memory of block {at}, which {what}",
-        )  # fmt: skip
+        detail = f"The access is to shared memory of block {at}, which {what}"
+        self._batch.report(KIND, lanes, self._access_at(place), detail=detail)

@@ -31,14 +31,14 @@ class Paths:
     """(file, line) → sides that lanes took at conditional branches there: jumped or not. Only branches that the launch
     decides are listed, and not those of loops."""
 
-    def merged(self, other: Paths) -> Paths:
-        """Return the paths of both."""
-        loops = dict(self.loops)
-        for place, loop in other.loops.items():
-            loops[place] = loops[place].merged(loop) if place in loops else loop
-        branches = dict(self.branches)
-        for line, sides in other.branches.items():
-            branches[line] = branches.get(line, frozenset()) | sides
+    def merged(self, *others: Paths) -> Paths:
+        """Return these paths and others together."""
+        loops, branches = dict(self.loops), dict(self.branches)
+        for other in others:
+            for place, loop in other.loops.items():
+                loops[place] = loops[place].merged(loop) if place in loops else loop
+            for line, sides in other.branches.items():
+                branches[line] = branches.get(line, frozenset()) | sides
         return Paths(loops, branches)
 
 
@@ -49,14 +49,6 @@ NO_PATHS = Paths()
 def few_rounds(paths: Paths) -> list[LoopRounds]:
     """Return the loops that the launch ends and that ran but did not repeat often enough."""
     return [loop for loop in paths.loops.values() if loop.cause == "launch" and 0 < loop.rounds < ROUNDS]
-
-
-def merged(paths: Iterable[Paths]) -> Paths:
-    """Return the paths of several launches together."""
-    found = NO_PATHS
-    for one in paths:
-        found = found.merged(one)
-    return found
 
 
 @dataclass(slots=True, eq=False)

@@ -233,22 +233,6 @@ def bind_mma(shape: Shape, d_type: str, a_type: str, b_type: str, c_type: str, s
     return Mma(shape, d_type, a_type, b_type, c_type, satfinite)
 
 
-def mma(
-    shape: Shape,
-    d_type: str,
-    a_type: str,
-    b_type: str,
-    c_type: str,
-    a: Array,
-    b: Array,
-    c: Array,
-    *,
-    satfinite: bool = False,
-) -> Array:
-    """Execute `mma.sync.aligned.shape.row.col` for a batch of warps (PTX ISA 9.7.14.5.14); see `Mma.__call__`."""
-    return bind_mma(shape, d_type, a_type, b_type, c_type, satfinite)(a, b, c)
-
-
 def accumulation_bound(a: Array, b: Array, c: Array, fraction_bits: int = 23) -> Array:
     """Return an upper bound on the difference between hardware and this module for each element in f32 accumulators.
 

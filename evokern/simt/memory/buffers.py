@@ -40,7 +40,7 @@ class AccessRecorder(Protocol):
         """Receive writes: positions in the storage in units of the width, width in bytes, linear ids of the blocks."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Buffer:
     """Allocation in global memory."""
 
@@ -146,7 +146,10 @@ class Memory:
                 "use a smaller problem"
             )
         start = -(-self._end // ALIGNMENT) * ALIGNMENT + lead
-        buffer = Buffer(name, GLOBAL_BASE + start, raw.size, writable, initialised, data.dtype, data.shape, self, space)
+        buffer = Buffer(
+            name=name, address=GLOBAL_BASE + start, size=raw.size, writable=writable, initialised=initialised,
+            dtype=data.dtype, shape=data.shape, memory=self, space=space,
+        )  # fmt: skip
         self.buffers.append(buffer)
         self._starts.append(start)
         self._end = start + raw.size + max(GUARD_BYTES, min(raw.size, 16 * GUARD_BYTES))

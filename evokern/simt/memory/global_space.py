@@ -5,20 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.simt.arrays import Active, Array, lowest_bits
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.memory.buffers import GLOBAL_BASE, Buffer, Memory
+from evokern.simt.memory.faults import misaligned, outside
+from evokern.simt.sanitizer.access_keys import WordAccess
 from evokern.simt.sanitizer.block_history import BLOCK
-from evokern.simt.sanitizer.faults import misaligned, outside
-from evokern.simt.sanitizer.global_shadow import GlobalShadow
+from evokern.simt.sanitizer.findings import Access
+from evokern.simt.sanitizer.global_shadow import GlobalShadow, GridAccess
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
-class AllocationCache:
-    """Cache of an instruction: the allocation that each launch accessed last."""
+class AccessSite:
+    """Access of an instruction to global memory, and a cache: the allocation that each launch accessed last."""
 
-    __slots__ = ("buffers", "known", "load", "low", "read_only", "smallest_size")
+    __slots__ = ("buffers", "known", "load", "low", "number", "read_only", "smallest_size", "width")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, width: int) -> None:
+        self.number = number
+        """The instruction."""
+        self.width = width
+        """Bytes of the access."""
         self.load = -1
         """Value of `GlobalSpace.loads` for which the cache is valid."""
         self.known: Array = np.zeros(0, np.int64)
@@ -75,17 +81,10 @@ class GlobalSpace:
         return self.memory.view(width)
 
     def locate(
-        self,
-        active: Active,
-        address: Array,
-        offset: int,
-        width: int,
-        number: int,
-        site: AllocationCache,
-        *,
-        write: bool,
+        self, active: Active, address: Array, offset: int, site: AccessSite, *, write: bool
     ) -> tuple[Active | None, Array]:
         """Check addresses and convert them to storage indices in units of the width; see `SharedSpace.locate`."""
+        width = site.width
         where = address.view(np.int64) - (GLOBAL_BASE - offset)
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
@@ -95,13 +94,13 @@ class GlobalSpace:
             distance = (where - active.pick(site.low)).view(np.uint64)
             if int(distance.max()) <= site.smallest_size - width:
                 return active, where >> (width.bit_length() - 1)
-        return self._locate(active, where, width, number, site, write)
+        return self._locate(active, where, site, write=write)
 
-    def _locate(
-        self, active: Active, where: Array, width: int, number: int, site: AllocationCache, write: bool
-    ) -> tuple[Active | None, Array]:
+    def _locate(self, active: Active, where: Array, site: AccessSite, *, write: bool) -> tuple[Active | None, Array]:
+        width, number = site.width, site.number
         if lowest_bits(where) & (width - 1):
-            good = misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
+            good = (where & (width - 1)) == 0
+            misaligned(self._batch, active.lanes[~good], where[~good], width, number, self._describe)
             site.reset()
             if not good.any():
                 return None, where
@@ -111,13 +110,13 @@ class GlobalSpace:
         bad = (which < 0) | (inside > self.sizes[which] - width)
         if bad.any():
             site.reset()
-            outside(self._batch, active, where, bad, width, number, self._describe, base=GLOBAL_BASE)
+            outside(self._batch, active.lanes[bad], where[bad], width, number, self._describe)
             good = ~bad
             if not good.any():
                 return None, where
             active, where, which = self._batch.restrict(active, good), where[good], which[good]
         else:
-            self._remember(active, which, site, write)
+            self._remember(active, which, site, write=write)
         if write and not site.buffers:
             writing, where = self._inputs(active, where, which, number)
             if writing is None:
@@ -125,7 +124,7 @@ class GlobalSpace:
             active = writing
         return active, where >> (width.bit_length() - 1)
 
-    def _remember(self, active: Active, which: Array, site: AllocationCache, write: bool) -> None:
+    def _remember(self, active: Active, which: Array, site: AccessSite, *, write: bool) -> None:
         """Cache the allocations of an access, unless a launch accesses several of them or may not write to one."""
         launches = active.pick(self._batch.launch)
         known = np.full(self._batch.geometry.launches, -1) if site.load != self.loads else site.known
@@ -144,11 +143,8 @@ class GlobalSpace:
         frozen = np.array([not item.writable for item in self.memory.buffers], np.bool_)
         bad = frozen[which]
         if bad.any():
-            lane = int(active.lanes[bad][0])
-            buffer = self.memory.buffers[int(which[bad][0])]
-            at = int(where[bad][0])
-            self._batch.report("input_write", number, lane, count=int(np.count_nonzero(bad)), address=at + GLOBAL_BASE,
-                                allocation=buffer.name, offset=at - buffer.offset)  # fmt: skip
+            access, _ = self._describe(int(where[bad][0]))
+            self._batch.report("input_write", Occurrence.of(number, active.lanes[bad]), access)
             if bad.all():
                 return None, where
             return self._batch.restrict(active, ~bad), where[~bad]
@@ -156,31 +152,31 @@ class GlobalSpace:
 
     # ---- shadow memory
 
-    def note_read(
-        self, active: Active, index: Array, width: int, number: int, site: AllocationCache, *, synchronises: bool
-    ) -> None:
+    def _access(self, active: Active, index: Array, site: AccessSite, shadow: GlobalShadow) -> GridAccess:
+        words = WordAccess.at(active, index, site.width, site.number, shadow.granularity)
+        return GridAccess(self._batch, words, active.pick(self.block_key))
+
+    def note_read(self, active: Active, index: Array, site: AccessSite, *, synchronises: bool) -> None:
         """Check and record reads; volatile and acquire reads instead take part in ordering blocks."""
         if self.memory.recorder is not None:
-            self.memory.recorder.read(index, width)
+            self.memory.recorder.read(index, site.width)
         if self.shadow is None or site.read_only:
             return
         if synchronises:
             self._synchronise(active, release=False, acquire=True)
             if self._order is not None and self.shadow.ordered:
-                self._order.load_at(active, "global", index * width)
-        else:
-            self.shadow.read(
-                self._batch, active, active.pick(self.block_key), index, width, number, initialised=site.initialised
-            )
-            if self.within is not None:
-                self.within.read(active, *self.shadow.element(index, width), number)
+                self._order.load_at(active, "global", index * site.width)
+            return
+        access = self._access(active, index, site, self.shadow)
+        self.shadow.read(access, initialised=site.initialised)
+        if self.within is not None:
+            self.within.read(access.words)
 
     def note_write(
-        self, active: Active, index: Array, width: int, number: int, site: AllocationCache,
-        values: Array | None = None, *,
-        synchronises: bool, releases: bool = False,
-    ) -> None:  # fmt: skip
+        self, active: Active, index: Array, site: AccessSite, values: Array, *, synchronises: bool, releases: bool
+    ) -> None:
         """Check and record writes; volatile and release writes take part in ordering blocks."""
+        width = site.width
         self.writes += 1
         if self.memory.recorder is not None:
             self.memory.recorder.write(index, width, self._batch.block_id[active.lanes])
@@ -190,39 +186,41 @@ class GlobalSpace:
             self.fence(active)
         if synchronises:
             self._synchronise(active, release=True, acquire=False)
-        changed = self.shadow.write(
-            self._batch, active, active.pick(self.block_key), index, width, number, values, atomic=synchronises
-        )
+
+        def changes() -> Array:
+            now = self.memory.view(width).take(index, mode="clip")
+            changed: Array = (now.view(np.uint8) != values.view(np.uint8)).reshape(-1, width).any(1)
+            return changed
+
+        access = self._access(active, index, site, self.shadow)
+        changed = self.shadow.write(access, changes, atomic=synchronises)
         if self.within is None:
             return
-        element, count = self.shadow.element(index, width)
         if not synchronises:
-            if self.within.write(active, element, count, number, changed) and values is not None:
-                mine = active.pick(self.block_key)
-                self.shadow.report_collisions(self._batch, active, mine, index, width, number, values)
+            if self.within.write(access.words, changed):
+                self.shadow.report_collisions(access, values, width)
             return
-        self.within.atomic(active, element, count, number)
+        self.within.atomic(access.words)
         if self._order is not None and self.shadow.ordered:
             self._order.store_at(active, "global", index * width, releases=releases)
 
-    def note_atomic(
-        self, active: Active, index: Array, width: int, number: int, site: AllocationCache, *, releases: bool
-    ) -> None:
+    def note_atomic(self, active: Active, index: Array, site: AccessSite, *, releases: bool) -> None:
         """Record atomic updates, which take part in ordering blocks and do not race with each other."""
         self.writes += 1
         if self.memory.recorder is not None:
-            self.memory.recorder.read(index, width)
-            self.memory.recorder.write(index, width, self._batch.block_id[active.lanes])
-        if self.shadow is not None:
-            if releases:
-                self.fence(active)
-            self._synchronise(active, release=True, acquire=True)
-            mine = active.pick(self.block_key)
-            self.shadow.write(self._batch, active, mine, index, width, number, None, atomic=True)
-            if self.within is not None:
-                self.within.atomic(active, *self.shadow.element(index, width), number)
-                if self._order is not None and self.shadow.ordered:
-                    self._order.update_at(active, "global", index * width, releases=releases)
+            self.memory.recorder.read(index, site.width)
+            self.memory.recorder.write(index, site.width, self._batch.block_id[active.lanes])
+        if self.shadow is None:
+            return
+        if releases:
+            self.fence(active)
+        self._synchronise(active, release=True, acquire=True)
+        access = self._access(active, index, site, self.shadow)
+        self.shadow.write(access, None, atomic=True)
+        if self.within is not None:
+            self.within.atomic(access.words)
+            if self._order is not None and self.shadow.ordered:
+                self._order.update_at(active, "global", index * site.width, releases=releases)
 
     def fence(self, active: Active) -> None:
         """Record a fence."""
@@ -236,8 +234,9 @@ class GlobalSpace:
                 self._batch.launch[lanes], self._batch.block_id[lanes], release=release, acquire=acquire
             )
 
-    def _describe(self, at: int, lane: int) -> tuple[str, int, str]:
+    def _describe(self, at: int, lane: int = 0) -> tuple[Access, str]:
         buffer = self.memory.find(at) or self.memory.nearest(at)
         if buffer is None:
-            return "", at, "No memory is allocated"
-        return buffer.name, at - buffer.offset, f"{buffer.name} has {buffer.size} bytes"
+            return Access(address=at + GLOBAL_BASE, offset=at), "No memory is allocated"
+        access = Access(address=at + GLOBAL_BASE, allocation=buffer.name, offset=at - buffer.offset)
+        return access, f"{buffer.name} has {buffer.size} bytes"

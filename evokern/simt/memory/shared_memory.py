@@ -12,12 +12,12 @@ import numpy as np
 
 from evokern.ptx.segments import Routine
 from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.clusters.lifetime import ClusterLifetime
+from evokern.simt.memory.faults import misaligned, outside
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
-from evokern.simt.sanitizer.faults import Describe, misaligned, outside
-from evokern.simt.sanitizer.findings import Reads
+from evokern.simt.sanitizer.findings import Access, Reads
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
@@ -58,7 +58,7 @@ class SharedSpace:
         self.ranks = batch.geometry.ranks
         self.window = batch.block_slot % self.ranks << RANK_BITS
         """Start of each lane's own block among ``shared::cluster`` addresses."""
-        self.lifetime = ClusterLifetime(batch, order, self.name_of) if order is not None and self.ranks > 1 else None
+        self.lifetime = ClusterLifetime(batch, order, self.access_at) if order is not None and self.ranks > 1 else None
         self.shadow = (
             SharedShadow(batch, order, self.bytes.size, self.place_of) if order is not None and self.size else None
         )
@@ -71,18 +71,17 @@ class SharedSpace:
         if self.lifetime is not None:
             self.lifetime.load()
 
-    def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
-        """Return a position's address within its block, the variable there, and the offset into the variable."""
-        address = position % self.stride
-        return address, *self.name_of(address)
+    def place_of(self, position: int, lane: int = 0) -> Access:
+        """Return a position's address within its block, with the variable there."""
+        return self.access_at(position % self.stride)
 
-    def name_of(self, address: int) -> tuple[str, int]:
-        """Return the last shared variable that starts at or before an address, and the offset from its start."""
+    def access_at(self, address: int) -> Access:
+        """Return an address with the last shared variable that starts at or before it."""
         best, at = "shared memory", 0
-        for name, (offset, size) in self._batch.program.shared.items():
-            if offset <= address and offset >= at and (size == 0 or address < offset + size or True):
+        for name, (offset, _) in self._batch.program.shared.items():
+            if address >= offset >= at:
                 best, at = name, offset
-        return best.split("@")[0], address - at
+        return Access(address=address, allocation=best.split("@")[0], offset=address - at)
 
     def view(self, width: int) -> Array:
         """Return the bytes as elements of the given width."""
@@ -121,7 +120,8 @@ class SharedSpace:
             where = (_wrapped(where) if wraps else where) - active.pick(self.window)
         few = where[leaders.chosen]
         if lowest_bits(few) & (width - 1):
-            good = misaligned(self._batch, active, where, width, number, self._describe)
+            good = (where & (width - 1)) == 0
+            misaligned(self._batch, active.lanes[~good], where[~good], width, number, self._describe)
             if not good.any():
                 return None, where, leaders
             active, where = self._batch.restrict(active, good), where[good]
@@ -135,7 +135,7 @@ class SharedSpace:
             bad = (where > self.size - width) | (where < 0)
             if not bad.any():
                 return self._indices(active, where, width, leaders)
-            self._outside(active, where, bad, width, number, self._describe)
+            outside(self._batch, active.lanes[bad], where[bad], width, number, self._describe)
             good = ~bad
             if not good.any():
                 return None, where, leaders
@@ -156,7 +156,7 @@ class SharedSpace:
         rank, block = own % self.ranks + further, own + further
         bad = (at > self.size - width) | (at < 0) | (rank < 0) | (rank >= self.ranks)
         if bad.any():
-            self._outside(active, where, bad, width, number, self._describe_in_cluster)
+            outside(self._batch, active.lanes[bad], where[bad], width, number, self._describe_in_cluster)
             good = ~bad
             if not good.any():
                 return None, where, leaders
@@ -170,25 +170,18 @@ class SharedSpace:
         at += block * self.stride
         return active, at >> (width.bit_length() - 1), leaders
 
-    def _outside(self, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe) -> None:
-        """Report accesses outside shared memory, with addresses relative to the accessed block."""
-        first, lane = int(where[bad][0]), int(active.lanes[bad][0])
-        _, at = self._rank_of(first, lane)
-        # Without cluster addresses, an index far past the end of an array does not belong to another block.
-        base = at - first if describe == self._describe_in_cluster or 0 <= at < self.size else 0
-        outside(self._batch, active, where, bad, width, number, describe, base=base)
-
     def _rank_of(self, address: int, lane: int) -> tuple[int, int]:
         """Return the rank of an address, relative to the lane's own block, and the offset in that block's memory."""
         further = address + _HALF >> RANK_BITS
         return int(self._batch.block_slot[lane]) % self.ranks + further, address - (further << RANK_BITS)
 
-    def _describe_in_cluster(self, address: int, lane: int) -> tuple[str, int, str]:
+    def _describe_in_cluster(self, address: int, lane: int) -> tuple[Access, str]:
         rank, at = self._rank_of(address, lane)
         if not 0 <= rank < self.ranks:
-            return "shared memory", at, f"The address belongs to rank {rank}, but the cluster has {self.ranks} blocks"
-        name, offset = self.name_of(at)
-        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to block rank {rank}"
+            detail = f"The address belongs to rank {rank}, but the cluster has {self.ranks} blocks"
+            return Access(address=at, allocation="shared memory", offset=at), detail
+        detail = f"A block has {self.size} bytes of shared memory; the access is to block rank {rank}"
+        return self.access_at(at), detail
 
     def _indices(
         self, active: Active, where: Array, width: int, leaders: LeaderLanes
@@ -215,14 +208,14 @@ class SharedSpace:
             else self.shadow.order.classes.leader_lanes(active, address)
         )
 
-    def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
+    def _describe(self, address: int, lane: int) -> tuple[Access, str]:
         rank, at = self._rank_of(address, lane)
         if at == address or not (0 <= rank < self.ranks and 0 <= at < self.size):
-            return *self.name_of(address), f"The block has {self.size} bytes of shared memory"
+            return self.access_at(address), f"The block has {self.size} bytes of shared memory"
         detail = f"The address belongs to the cluster's block of rank {rank}, which this instruction cannot access: "
         if rank == 0:
             detail += f"the block's own rank (bits from {RANK_BITS} up) may be missing in the address; otherwise "
-        return *self.name_of(at), f"{detail}use an instruction with shared::cluster"
+        return self.access_at(at), f"{detail}use an instruction with shared::cluster"
 
 
 class LocalSpace:
@@ -257,13 +250,14 @@ class LocalSpace:
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
         if lowest_bits(where) & (width - 1):
-            good = misaligned(self._batch, active, where, width, number, self._describe)
+            good = (where & (width - 1)) == 0
+            misaligned(self._batch, active.lanes[~good], where[~good], width, number, self._describe)
             if not good.any():
                 return None, where
             active, where = self._batch.restrict(active, good), where[good]
         if int(where.max()) > self.size - width or int(where.min()) < 0:
             bad = (where > self.size - width) | (where < 0)
-            outside(self._batch, active, where, bad, width, number, self._describe)
+            outside(self._batch, active.lanes[bad], where[bad], width, number, self._describe)
             good = ~bad
             if not good.any():
                 return None, where
@@ -272,14 +266,15 @@ class LocalSpace:
         where += active.pick(self.base)
         return active, where >> (width.bit_length() - 1)
 
-    def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
+    def _describe(self, address: int, lane: int = 0) -> tuple[Access, str]:
         name, at = "local memory", 0
         routine: Routine
         for routine in self._batch.program.routines:
             for variable, start in routine.depot.items():
                 if start <= address:
                     name, at = variable, start
-        return name, address - at, f"The thread has {self.size} bytes of local memory"
+        access = Access(address=address, allocation=name, offset=address - at)
+        return access, f"The thread has {self.size} bytes of local memory"
 
     def note_write(self, index: Array, width: int) -> None:
         """Record bytes that were written."""
@@ -293,14 +288,11 @@ class LocalSpace:
         seen = self.written.view(RAW[width]).take(index, mode="clip").view(np.bool_)
         if not seen.all():
             bad = ~seen.reshape(-1, width).all(1)
-            lane = int(active.lanes[bad][0])
-            places = index[bad] * width - self.base[active.lanes[bad]]
-            address = int(places[0])
-            name, offset, _ = self._describe(address, lane)
-            self._batch.report(
-                "uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address, allocation=name,
-                offset=offset, reads=Reads(number, active.lanes[bad], places),
-            )  # fmt: skip
+            lanes = active.lanes[bad]
+            places = index[bad] * width - self.base[lanes]
+            access, _ = self._describe(int(places[0]))
+            reads = Reads(number, lanes, places)
+            self._batch.report("uninitialised", Occurrence.of(number, lanes), access, reads=reads)
 
 
 class ParamSpace:

@@ -29,23 +29,15 @@ _HALF_FUNCTIONS: dict[str, Callable[[Array], Array]] = {"ex2": np.exp2, "tanh": 
 
 @cache
 def bind(
-    name: str,
-    kind: str,
-    *,
-    rounding: str = "rn",
-    approx: bool = False,
-    ftz: bool = False,
-    sat: bool = False,
-    relu: bool = False,
+    name: str, kind: str, *, rounding: str = "rn", ftz: bool = False, sat: bool = False, relu: bool = False
 ) -> Callable[..., Array]:
     """Return a floating-point operation as a function of storage arrays.
 
     Args:
-        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`. Use
-            `fma` for the ISA's `mad`.
+        name: `add sub mul fma div rcp sqrt`, or with the rounding `approx` also `ex2 lg2 rsqrt sin cos tanh` and
+            `div.full`. Use `fma` for the ISA's `mad`.
         kind: `f32 f64 f16 bf16 f16x2 bf16x2`.
-        rounding: `rn`, and for f32 and f64 also `rz rm rp`.
-        approx: the `.approx` form; it ignores `rounding`.
+        rounding: `rn`, for f32 and f64 also `rz rm rp`, and `approx` for the `.approx` form.
         ftz: `.ftz` (f32 and f16).
         sat: `.sat` (f32 and f16).
         relu: `.relu` (`fma` of the half formats).
@@ -60,13 +52,13 @@ def bind(
     """
     base, pair = (kind[:-2], True) if kind.endswith("x2") else (kind, False)
     if base in ("f16", "bf16"):
-        scalar = _bind_half(name, base, rounding, approx, ftz, sat, relu)
+        scalar = _bind_half(name, base, rounding, ftz=ftz, sat=sat, relu=relu)
         return packed(scalar) if pair else scalar
     if kind not in ("f32", "f64") or relu or (kind == "f64" and sat):
         raise InternalError(f"{name}.{kind} does not support the modifiers rounding={rounding}, sat={sat}, relu={relu}")
     if kind == "f64":
-        return _bind_f64(name, rounding, approx)
-    core = _f32_core(name, rounding, approx)
+        return _bind_f64(name, rounding)
+    core = _f32_core(name, rounding)
     return _dress_f32(core, name, ftz=ftz, sat=sat)
 
 
@@ -75,10 +67,8 @@ def _known(name: str, names: tuple[str, ...], kind: str) -> None:
         raise InternalError(f"no floating-point operation {name!r} for .{kind}: {suggestion(name, names)}")
 
 
-def _bind_half(
-    name: str, kind: str, rounding: str, approx: bool, ftz: bool, sat: bool, relu: bool
-) -> Callable[..., Array]:
-    if approx:
+def _bind_half(name: str, kind: str, rounding: str, *, ftz: bool, sat: bool, relu: bool) -> Callable[..., Array]:
+    if rounding == "approx":
         _known(name, tuple(_HALF_FUNCTIONS), kind)
         return half_function(_HALF_FUNCTIONS[name], kind, ftz=ftz)
     _known(name, ("add", "sub", "mul", "fma"), kind)
@@ -87,8 +77,8 @@ def _bind_half(
     return half_operation(name, kind, ftz=ftz, sat=sat, relu=relu)
 
 
-def _bind_f64(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
-    if approx:
+def _bind_f64(name: str, rounding: str) -> Callable[..., Array]:
+    if rounding == "approx":
         _known(name, ("rcp", "rsqrt"), "f64")
         return lambda values: approximate_f64(name, values.view(np.float64))
     _known(name, EXACT_OPERATIONS, "f64")
@@ -96,8 +86,8 @@ def _bind_f64(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
     return lambda *operands: operation(*[operand.view(np.float64) for operand in operands])
 
 
-def _f32_core(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
-    if approx:
+def _f32_core(name: str, rounding: str) -> Callable[..., Array]:
+    if rounding == "approx":
         _known(name, APPROXIMATE_OPERATIONS, "f32")
         return F32_APPROXIMATIONS[name]
     _known(name, EXACT_OPERATIONS, "f32")

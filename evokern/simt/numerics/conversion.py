@@ -5,7 +5,7 @@ Source: PTX ISA 8.5, section 9.7.9.21 `cvt`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,7 @@ def _is_integer(kind: str) -> bool:
 
 
 def convert(
-    to: str,
-    source: str,
-    values: Array,
-    rounding: str | None = None,
-    *,
-    ftz: bool = False,
-    sat: bool = False,
-    satfinite: bool = False,
-    relu: bool = False,
+    to: str, source: str, values: Array, rounding: str | None = None, *, ftz: bool = False, clamps: Collection[str] = ()
 ) -> Array:
     """Convert lanes from PTX type `source` to PTX type `to`: `cvt.rounding.to.source`.
 
@@ -47,9 +39,8 @@ def convert(
         rounding: `rn rz rm rp rna` to a floating-point type, `rni rzi rmi rpi` to an integer or to an integral value of
             the same type; None if the conversion is exact.
         ftz: flush f32 operands and results that are subnormal.
-        sat: clamp to the range of an integer type, or to [0, 1] for a floating-point type.
-        satfinite: clamp to the largest finite value.
-        relu: clamp negative results to 0.
+        clamps: `sat` clamps to the range of an integer type, or to [0, 1] for a floating-point type; `satfinite` to the
+            largest finite value; `relu` clamps negative results to 0.
 
     Returns:
         Array in the storage type of `to`.
@@ -57,7 +48,7 @@ def convert(
     Raises:
         InternalError: the type or the rounding is unknown.
     """
-    values = stored(source, values)
+    values, sat = stored(source, values), "sat" in clamps
     if _is_integer(source):
         if _is_integer(to):
             return _integer_to_integer(values, STORAGE[to], sat)
@@ -80,18 +71,11 @@ def convert(
         return numbers.astype(np.float64)
     if ftz and to == "f32":
         numbers = flush(numbers)
-    return encode(to, numbers, direction, satfinite=satfinite, relu=relu)
+    return encode(to, numbers, direction, satfinite="satfinite" in clamps, relu="relu" in clamps)
 
 
 def convert_pair(
-    to: str,
-    source: str,
-    high: Array,
-    low: Array,
-    rounding: str = "rn",
-    *,
-    satfinite: bool = False,
-    relu: bool = False,
+    to: str, source: str, high: Array, low: Array, rounding: str = "rn", clamps: Collection[str] = ()
 ) -> Array:
     """Convert two arrays and pack them: `cvt.rounding.f16x2.f32 d, a, b` puts a in the upper half, b in the lower.
 
@@ -101,8 +85,7 @@ def convert_pair(
         high: operand a.
         low: operand b.
         rounding: `rn` or `rz`.
-        satfinite: clamp to the largest finite value; the ISA requires it for e4m3x2 and e5m2x2.
-        relu: clamp negative results to 0.
+        clamps: `satfinite`, which the ISA requires for e4m3x2 and e5m2x2, and `relu`.
 
     Returns:
         uint32 for halves, uint16 for bytes.
@@ -112,14 +95,12 @@ def convert_pair(
     both = np.empty((*np.broadcast_shapes(high.shape, low.shape), 2), low.dtype)
     both[..., 0] = low
     both[..., 1] = high
-    parts = convert(element, source, both, rounding, satfinite=satfinite, relu=relu)
+    parts = convert(element, source, both, rounding, clamps=clamps)
     result: Array = parts.view(STORAGE[to])[..., 0]
     return result
 
 
-def convert_packed(
-    to: str, source: str, values: Array, rounding: str = "rn", *, satfinite: bool = False, relu: bool = False
-) -> Array:
+def convert_packed(to: str, source: str, values: Array, rounding: str = "rn", clamps: Collection[str] = ()) -> Array:
     """Convert packed pairs element by element: `cvt.rn.f16x2.e4m3x2`, `cvt.rn.satfinite.e5m2x2.f16x2`.
 
     Args:
@@ -127,12 +108,11 @@ def convert_packed(
         source: packed type.
         values: array whose items have the width of `source`.
         rounding: direction.
-        satfinite: clamp to the largest finite value.
-        relu: clamp negative results to 0.
+        clamps: `satfinite`, `relu`.
     """
     element, origin = to.removesuffix("x2"), source.removesuffix("x2")
     halves = np.ascontiguousarray(stored(source, values))[..., None].view(STORAGE[origin])
-    result = convert(element, origin, halves, rounding, satfinite=satfinite, relu=relu)
+    result = convert(element, origin, halves, rounding, clamps=clamps)
     narrow: Array = np.ascontiguousarray(result).view(STORAGE[to])[..., 0]
     return narrow
 

@@ -133,14 +133,7 @@ def _fp8_codes(kind: str, rounding: str, satfinite: bool, relu: bool) -> Array:
         return encode(kind, upper.astype(np.float64), rounding, satfinite=satfinite, relu=relu)
 
 
-def encode(
-    kind: str,
-    values: Array,
-    rounding: str = "rn",
-    *,
-    satfinite: bool = False,
-    relu: bool = False,
-) -> Array:
+def encode(kind: str, values: Array, rounding: str = "rn", *, satfinite: bool = False, relu: bool = False) -> Array:
     """Round values to a format in one step, and return the bit patterns in the storage type.
 
     Args:

@@ -1,6 +1,6 @@
 """Operations of the PTX machine; importing this package fills the table of operations."""
 
-from evokern.simt.operations import (
+from evokern.simt.operations import (  # noqa: F401
     async_ops,
     atomics,
     cluster_ops,
@@ -15,23 +15,7 @@ from evokern.simt.operations import (
     video,
     warp_ops,
     warpgroup,
-)
+)  # fmt: skip
 from evokern.simt.operations.table import lookup
 
-__all__ = [
-    "async_ops",
-    "atomics",
-    "cluster_ops",
-    "compare",
-    "control",
-    "convert",
-    "floating",
-    "integer",
-    "lookup",
-    "matrix_ops",
-    "mbarrier_ops",
-    "memory_ops",
-    "video",
-    "warp_ops",
-    "warpgroup",
-]
+__all__ = ["lookup"]

@@ -11,10 +11,12 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import RAW, Action, Active, Array
 from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import SHARED_WINDOW
-from evokern.simt.memory.global_space import AllocationCache
+from evokern.simt.memory.global_space import AccessSite
 from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
+from evokern.simt.sanitizer.async_copies import AsyncCopy
+from evokern.simt.sanitizer.mbarriers import MbarrierCall
 
 MOST_SLEEP_NS = 1_000_000
 """Longest sleep of one ``nanosleep`` in nanoseconds (PTX ISA 9.7.19.2)."""
@@ -54,7 +56,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
     source, source_offset = address_rows(i.operands[1], b, "global")
     generic = "shared" not in i.modifiers and not any(word.startswith("shared") for word in i.modifiers)
     ignore, size = _source_size(extra, b)
-    site, partial_site = AllocationCache(), AllocationCache()
+    site, partial_site = AccessSite(number, width), AccessSite(number, 1)
 
     def gather(active: Active) -> tuple[Active, Array, Array | None]:
         """Return the lanes that copy, their data, and the source indices of full-width copies."""
@@ -75,12 +77,10 @@ def _copy(i: Instruction, b: Binder) -> Action:
         return active, data, None
 
     def read(active: Active, data: Array, where: Array | None) -> tuple[Array, Array | None]:
-        sound, index = state.globals.locate(
-            active, widened(active.pick(source)), source_offset, width, number, site, write=False
-        )
+        sound, index = state.globals.locate(active, widened(active.pick(source)), source_offset, site, write=False)
         if sound is None:
             return data, None
-        state.globals.note_read(sound, index, width, number, site, synchronises=False)
+        state.globals.note_read(sound, index, site, synchronises=False)
         if state.events is not None:
             state.events.sectors(number, sound, index, width, write=False)
         found = state.globals.view(width).take(index, mode="clip")
@@ -98,7 +98,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
                 break
             part = batch.restrict(active, takes)
             sound, index = state.globals.locate(
-                part, widened(part.pick(source)), source_offset + at, 1, number, partial_site, write=False
+                part, widened(part.pick(source)), source_offset + at, partial_site, write=False
             )
             if sound is not None:
                 raw[np.searchsorted(active.lanes, sound.lanes), at] = state.globals.view(1).take(index, mode="clip")
@@ -118,7 +118,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         active, data, origin = gather(active)
         if state.events is not None:
             state.events.shared(number, active, index, width, copied=True)
-        state.copies.issue(active, index, data, width, number, origin, leaders)
+        state.copies.issue(AsyncCopy(active, index, data, origin, width, number), leaders)
 
     return run
 
@@ -133,15 +133,16 @@ def _source_size(extra: Operand | None, b: Binder) -> tuple[Array | None, Array 
 
 def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
     """Bind ``cp.async.mbarrier.arrive``; the copies complete at the earliest time at which the barrier may complete."""
-    state, number, active_of = b.state, b.pc, b.active
+    state, active_of = b.state, b.active
     row, offset = address_rows(i.operands[0], b, "shared")
+    call = MbarrierCall(b.pc, offset)
     increment = not i.has("noinc")
 
     def run() -> None:
         active = active_of()
         state.copies.wait(active, None)
         if not increment:
-            state.mbarriers.arrive(active, active.pick(row), offset, number, np.ones(active.count, np.int64))
+            state.mbarriers.arrive(active, active.pick(row), call, np.ones(active.count, np.int64))
 
     return run
 

@@ -11,8 +11,9 @@ from evokern.ptx.syntax import Immediate, Instruction, Operand, Register, Symbol
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array, ballot
 from evokern.simt.binder import Binder
-from evokern.simt.operations.intrinsics import bind_intrinsic
+from evokern.simt.operations.intrinsics import CallOperands, bind_intrinsic
 from evokern.simt.operations.table import operation
+from evokern.simt.sanitizer.barriers import BarrierCall
 from evokern.simt.schedule import MAX_DEPTH
 from evokern.simt.settings import End
 from evokern.simt.state import MachineState
@@ -216,12 +217,12 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     callee = operands.pop(0)
     arguments = operands[0].items if operands and isinstance(operands[0], Vector) else ()
     if isinstance(callee, Symbol) and callee.name in batch.program.routine_of:
-        return _enter(state, segment, batch.program.routine_of[callee.name], returns, arguments, fall)
+        return _enter(state, segment, batch.program.routine_of[callee.name], CallOperands(returns, arguments), fall)
     if isinstance(callee, Symbol):
-        return bind_intrinsic(state, segment.routine, callee.name, returns, arguments, b.pc, fall)
+        return bind_intrinsic(b, callee.name, CallOperands(returns, arguments), fall)
     if not isinstance(callee, Register):
         raise Unsupported(f"a call to {callee!r} is not supported")
-    target = b.src(callee, "u64")
+    target, given = b.src(callee, "u64"), CallOperands(returns, arguments)
     ends: dict[int, End] = {}
 
     def end(active: Active) -> int:
@@ -236,7 +237,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
                 return -1
             part = active if wanted.shape[0] == 1 else batch.restrict(active, wanted == value)
             if int(value) not in ends:
-                ends[int(value)] = _enter(state, segment, routine, returns, arguments, fall, indirect=True)
+                ends[int(value)] = _enter(state, segment, routine, given, fall, indirect=True)
             ends[int(value)](part)
         return -1
 
@@ -244,23 +245,16 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _enter(
-    state: MachineState,
-    segment: Segment,
-    callee: Routine,
-    returns: tuple[Operand, ...],
-    arguments: tuple[Operand, ...],
-    fall: int,
-    *,
-    indirect: bool = False,
+    state: MachineState, segment: Segment, callee: Routine, given: CallOperands, fall: int, *, indirect: bool = False
 ) -> End:
     batch, schedule, calls, caller = state.batch, state.schedule, state.calls, segment.routine
     area = state.params.area
     copies: list[tuple[int, int, int]] = []
-    for operand, formal in zip(arguments, callee.function.params, strict=True):
+    for operand, formal in zip(given.arguments, callee.function.params, strict=True):
         if not isinstance(operand, Symbol) or operand.name not in caller.params:
             raise Unsupported(f"call argument {operand!r} is not supported")
         copies.append((callee.params[formal.name], caller.params[operand.name], formal.size))
-    for operand, formal in zip(returns, callee.function.returns, strict=True):
+    for operand, formal in zip(given.returns, callee.function.returns, strict=True):
         if isinstance(operand, Symbol) and operand.name in caller.params:
             calls.copies.setdefault(fall, {})[callee.number] = (
                 caller.params[operand.name], callee.params[formal.name], formal.size,
@@ -295,7 +289,6 @@ def _enter(
 def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     """Bind ``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with barrier ids and thread counts."""
     operands = list(i.operands)
-    number = b.pc
     if i.has("red"):
         result, operands = operands[0], operands[1:]
         source = operands.pop()
@@ -311,19 +304,9 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     count = b.src(operands[1], "u32") if len(operands) > 1 else None
     constant = int(operands[0].value) if isinstance(operands[0], Immediate) else None
     arrive = i.has("arrive")
-    aligned = i.opcode == "bar" or i.has("aligned")
     plain = constant == 0 and count is None and not arrive and reduction is None
-    return partial(
-        b.state.barriers.arrive,
-        number=number,
-        identity=identity,
-        wanted=count,
-        follow=fall,
-        waits=not arrive,
-        aligned=aligned,
-        reduction=reduction,
-        plain=plain,
-    )
+    call = BarrierCall(b.pc, identity, count, not arrive, reduction, plain)
+    return partial(b.state.barriers.arrive, call=call, follow=fall)
 
 
 def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:

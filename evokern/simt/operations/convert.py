@@ -47,13 +47,13 @@ def cvt(i: Instruction, b: Binder) -> Action:
         raise Unsupported(f"conversion {i.name}")
     to, source = kinds
     rounding = next((word for word in i.modifiers if word in _ROUNDINGS), None)
-    ftz, sat, satfinite, relu = (i.has(word) for word in ("ftz", "sat", "satfinite", "relu"))
+    ftz, sat, clamps = i.has("ftz"), i.has("sat"), tuple(filter(i.has, ("sat", "satfinite", "relu")))
     if to.endswith("x2"):
         if len(i.operands) == 3:
             high, low = b.src(i.operands[1], source), b.src(i.operands[2], source)
-            pair = partial(numerics.convert_pair, to, source, rounding=rounding or "rn", satfinite=satfinite, relu=relu)
+            pair = partial(numerics.convert_pair, to, source, rounding=rounding or "rn", clamps=clamps)
             return assign(b.dst(i.operands[0], to), pair, high, low)
-        packed = partial(numerics.convert_packed, to, source, rounding=rounding or "rn", satfinite=satfinite, relu=relu)
+        packed = partial(numerics.convert_packed, to, source, rounding=rounding or "rn", clamps=clamps)
         return assign(b.dst(i.operands[0], to), packed, b.src(i.operands[1], source))
     value = b.src(i.operands[1], source)
     wide = b.wide(i.operands[0], to) if to[0] in "us" else to
@@ -67,7 +67,7 @@ def cvt(i: Instruction, b: Binder) -> Action:
         return partial(np.copyto, out, value, casting="unsafe")
     if (to, source) == ("f32", "f16") and not sat:
         return partial(_from_half, value, out)
-    convert = partial(numerics.convert, to, source, rounding=rounding, ftz=ftz, sat=sat, satfinite=satfinite, relu=relu)
+    convert = partial(numerics.convert, to, source, rounding=rounding, ftz=ftz, clamps=clamps)
     return assign(out, convert, value)
 
 

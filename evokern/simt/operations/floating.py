@@ -19,7 +19,7 @@ _PLAIN = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 
 def _rounding(i: Instruction) -> str:
-    return next((word for word in i.modifiers if word in _ROUNDINGS), "rn")
+    return "approx" if i.has("approx", "full") else next((word for word in i.modifiers if word in _ROUNDINGS), "rn")
 
 
 @operation("add sub mul", "9.7.3.3-5", family="float", pipe="fp32")
@@ -50,9 +50,8 @@ def div(i: Instruction, b: Binder) -> Action:
     """Compute a quotient, which is exactly rounded unless ``.full`` or ``.approx`` is present."""
     kind = kind_of(i)
     x, y = (b.src(operand, kind) for operand in i.operands[1:3])
-    approximate = i.has("approx", "full")
     name = "div.full" if i.has("full") else "div"
-    function = numerics.bind(name, kind, rounding=_rounding(i), approx=approximate, ftz=i.has("ftz"))
+    function = numerics.bind(name, kind, rounding=_rounding(i), ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, x, y)
 
 
@@ -60,7 +59,7 @@ def div(i: Instruction, b: Binder) -> Action:
 def root(i: Instruction, b: Binder) -> Action:
     """Compute a reciprocal or square root, which is exactly rounded unless ``.approx`` is present."""
     kind = kind_of(i)
-    function = numerics.bind(i.opcode, kind, rounding=_rounding(i), approx=i.has("approx"), ftz=i.has("ftz"))
+    function = numerics.bind(i.opcode, kind, rounding=_rounding(i), ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))
 
 
@@ -68,7 +67,7 @@ def root(i: Instruction, b: Binder) -> Action:
 def approximation(i: Instruction, b: Binder) -> Action:
     """Compute a function that chips only approximate, within the error bounds of the ISA."""
     kind = kind_of(i)
-    function = numerics.bind(i.opcode, kind, approx=True, ftz=i.has("ftz"))
+    function = numerics.bind(i.opcode, kind, rounding="approx", ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
-from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import Operand, Symbol
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Active, Array
+from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import GLOBAL_BASE, LOCAL_WINDOW
 from evokern.simt.settings import End
 from evokern.simt.state import MachineState
@@ -19,21 +20,22 @@ PRINT_LIMIT = 1 << 20
 _FORMAT = re.compile(r"%([-+ #0]*)(\d+|\*)?(?:\.(\d+|\*))?(hh|h|ll|l|z|t|j)?([diouxXcsfFeEgGaAp%])")
 
 
-def bind_intrinsic(
-    state: MachineState,
-    routine: Routine,
-    name: str,
-    returns: tuple[Operand, ...],
-    arguments: tuple[Operand, ...],
-    number: int,
-    fall: int,
-) -> End:
+@dataclass(frozen=True, slots=True)
+class CallOperands:
+    """Operands of a call."""
+
+    returns: tuple[Operand, ...]
+    arguments: tuple[Operand, ...]
+
+
+def bind_intrinsic(b: Binder, name: str, given: CallOperands, fall: int) -> End:
     """Bind a call to a runtime function.
 
     Raises:
         Unsupported: the machine does not support the function.
     """
-    starts = [routine.params[item.name] for item in arguments if isinstance(item, Symbol)]
+    state, routine, number, returns = b.state, b.routine, b.pc, given.returns
+    starts = [routine.params[item.name] for item in given.arguments if isinstance(item, Symbol)]
     if name == "vprintf":
         form, values = (state.params.column(start, "u64") for start in starts)
         result = state.params.column(routine.params[returns[0].name], "u32") if returns else None  # type: ignore[union-attr]
@@ -53,9 +55,7 @@ def bind_intrinsic(
         def failed(active: Active) -> int:
             lane = int(active.lanes[0])
             text = _string(state, int(message[lane]))
-            state.batch.report(
-                "assert", number, lane, count=active.count, detail=f"assert({text}) at line {int(line[lane])}"
-            )
+            state.batch.report_lanes("assert", number, active.lanes, detail=f"assert({text}) at line {int(line[lane])}")
             state.batch.stop()
             return -1
 

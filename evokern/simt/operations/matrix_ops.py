@@ -55,7 +55,7 @@ def mma_of(i: Instruction) -> Any:
         raise Unsupported(str(error)) from None
 
 
-@operation("mma", "9.7.14.5.14", pipe="tensor", kind="effect", converged=True)
+@operation("mma", "9.7.14.5.14", pipe="tensor", kind="warp")
 def mma(i: Instruction, b: Binder) -> Action:
     """Compute D = a × b + c on the registers of whole warps."""
     return bind_products([i], b)
@@ -107,7 +107,7 @@ def slot_of(operand: Operand, b: Binder, kind: str) -> int:
     raise Unsupported(f"operand {operand!r} of a matrix instruction is not supported")
 
 
-@operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="effect", converged=True)
+@operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="warp")
 def ldmatrix(i: Instruction, b: Binder) -> Action:
     """Load 8×8 matrices from shared memory as rows of 16 bytes; each lane provides a row address."""
     if not i.has("m8n8") or not i.has("b16"):
@@ -158,7 +158,7 @@ def _addressing(batch: Batch, active: Active, row: Array, generic: bool, lanes: 
     return active, address
 
 
-@operation("stmatrix", "9.7.14.5.16", pipe="load_store", kind="effect", results=0, converged=True)
+@operation("stmatrix", "9.7.14.5.16", pipe="load_store", kind="warp", results=0)
 def stmatrix(i: Instruction, b: Binder) -> Action:
     """Store 8×8 matrices to shared memory, as the inverse of ldmatrix."""
     if not i.has("m8n8") or not i.has("b16"):
@@ -192,7 +192,7 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("movmatrix", "9.7.14.5.17", pipe="load_store", kind="effect", converged=True)
+@operation("movmatrix", "9.7.14.5.17", pipe="load_store", kind="warp")
 def movmatrix(i: Instruction, b: Binder) -> Action:
     """Transpose an 8×8 matrix across a warp."""
     active_of = b.active
@@ -207,7 +207,7 @@ def movmatrix(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("wmma", "9.7.14.4", pipe="tensor", kind="effect", converged=True)
+@operation("wmma", "9.7.14.4", pipe="tensor", kind="warp")
 def wmma(i: Instruction, b: Binder) -> Action:
     """Load, multiply or store fragments (``wmma``)."""
     if i.has("mma"):
@@ -249,8 +249,8 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
         base = widened(active.pick(row))
         mine = lane[active.lanes]
         if state.events is not None and space_of(i) != "global":
-            pitches = np.asarray(step * size)
-            count_moves(state, number, active, base + np.uint64(offset), pitches, way, space_of(i))
+            matrix = base + np.uint64(offset), np.asarray(step * size)
+            count_moves(state, number, active, matrix, way, space_of(i))
         for place, file in enumerate(files):
             parts = np.empty((active.count, packed), element)
             if store:

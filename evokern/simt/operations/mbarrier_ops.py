@@ -12,6 +12,7 @@ from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.operations.memory_ops import address_rows, space_of
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
+from evokern.simt.sanitizer.mbarriers import MbarrierCall
 
 _ONE = np.ones(1, np.int64)
 
@@ -19,7 +20,7 @@ _ONE = np.ones(1, np.int64)
 @operation("mbarrier", "9.7.13.15", pipe="load_store", kind="effect", results=1)
 def mbarrier(i: Instruction, b: Binder) -> Action:
     """Initialise an mbarrier, arrive at it, announce bytes, test it or wait for it."""
-    state, number, active_of = b.state, b.pc, b.active
+    state, active_of = b.state, b.active
     if any("cluster" in word for word in i.modifiers):
         raise Unsupported(f"{i.name} on mbarriers of other blocks in a cluster is not supported")
     kind = i.modifiers[0]
@@ -31,6 +32,7 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
         raise Unsupported(f"{i.name}")
     row, offset = address_rows(operands[0], b, "shared")
     generic = space_of(i) == "generic"
+    call = MbarrierCall(b.pc, offset, i.has("relaxed"), drop=kind == "arrive_drop", parity=i.has("parity"))
 
     def where() -> Array:
         address = active_of().pick(row)
@@ -38,12 +40,12 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
 
     if kind in ("init", "inval"):
         count = b.src(operands[1], "u32") if kind == "init" else np.zeros(1, np.uint32)
-        return lambda: state.mbarriers.init(active_of(), where(), offset, number, active_of().pick(count))
+        return lambda: state.mbarriers.init(active_of(), where(), call, active_of().pick(count))
     if kind in ("expect_tx", "complete_tx"):
         amount = b.src(operands[1], "u32")
         sign = 1 if kind == "expect_tx" else -1
         return lambda: state.mbarriers.expect(
-            active_of(), where(), offset, number, active_of().pick(amount).astype(np.int64) * sign
+            active_of(), where(), call, active_of().pick(amount).astype(np.int64) * sign
         )
     if kind in ("arrive", "arrive_drop"):
         announce = i.has("expect_tx")
@@ -53,24 +55,19 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
         def arrive() -> None:
             active = active_of()
             value = active.pick(extra).astype(np.int64) if extra is not None else _ONE
-            tokens = state.mbarriers.arrive(active, where(), offset, number, _ONE if announce else value,
-                                            expect=value if announce else None, drop=kind == "arrive_drop",
-                                            releases=not i.has("relaxed"))  # fmt: skip
+            counts, expect = (_ONE, value) if announce else (value, None)
+            tokens = state.mbarriers.arrive(active, where(), call, counts, expect)
             if out is not None:
                 active.put(out, tokens)
 
         return arrive
     if kind in ("test_wait", "try_wait") and result is not None:
-        parity = i.has("parity")
-        token = b.src(operands[1], "u32" if parity else "u64")
+        token = b.src(operands[1], "u32" if call.parity else "u64")
         flag = b.dst(result, "pred")
 
         def wait() -> None:
             active = active_of()
-            done = state.mbarriers.done(
-                active, where(), offset, number, active.pick(token), parity=parity, acquires=not i.has("relaxed")
-            )
-            active.put(flag, done)
+            active.put(flag, state.mbarriers.done(active, where(), call, active.pick(token)))
 
         return wait
     raise Unsupported(f"{i.name}")

@@ -16,7 +16,7 @@ from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Regist
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.memory.global_space import AllocationCache
+from evokern.simt.memory.global_space import AccessSite
 from evokern.simt.operations.spaces import AccessRules, by_state_space, space_accesses, widened
 from evokern.simt.operations.table import operation
 
@@ -176,14 +176,13 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
     if not b.routine.function.is_entry:
         raise Unsupported("computed addresses of function parameters are not supported")
     row, offset = address_rows(address, b, "global")
-    site = AllocationCache()
-    number = b.pc
     width = size * count
+    site = AccessSite(b.pc, width)
     element = np.dtype(DTYPES[typed])
 
     def run_computed() -> None:
         active = active_of()
-        sound, index = state.globals.locate(active, widened(active.pick(row)), offset, width, number, site, write=False)
+        sound, index = state.globals.locate(active, widened(active.pick(row)), offset, site, write=False)
         if sound is None:
             return
         values = state.globals.view(width).take(index, mode="clip").view(element)

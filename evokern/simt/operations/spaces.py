@@ -14,10 +14,10 @@ from typing import TypeVar
 import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import WINDOW_BITS
-from evokern.simt.memory.global_space import AllocationCache
+from evokern.simt.memory.global_space import AccessSite
 from evokern.simt.state import MachineState
 
 _Kind = TypeVar("_Kind")
@@ -29,7 +29,7 @@ Reach = Callable[[Active, Array], Iterator[tuple[_Kind, Active, Array]]]
 """(active lanes, addresses) → for each state space: its accesses, its lanes, and their addresses in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
     """Rules for an instruction's accesses, which apply in addition to bounds and alignment checks."""
 
@@ -115,7 +115,7 @@ class SharedAccess(AtomicAccess):
         if self._shadow is not None and self._rules.races:
             self._shadow.read(sound, index, width, number, leaders)
         elif self._shadow is not None:
-            self._shadow.synchronising_access(sound, index, width, number, leaders, reads=True, writes=False)
+            self._shadow.synchronising_access(sound, index, width, number, leaders, "read")
             if self._order is not None:
                 self._order.load_at(sound, "shared", index * width, near=self._rules.block_scope)
         if self._events is not None:
@@ -136,7 +136,7 @@ class SharedAccess(AtomicAccess):
             if self._rules.races:
                 collide = self._shadow.write(sound, index, width, number, leaders)
             else:
-                self._shadow.synchronising_access(sound, index, width, number, leaders, reads=False, writes=True)
+                self._shadow.synchronising_access(sound, index, width, number, leaders, "write")
                 if self._order is not None:
                     self._order.store_at(
                         sound, "shared", index * width, releases=self._rules.releases, near=self._rules.block_scope
@@ -153,7 +153,7 @@ class SharedAccess(AtomicAccess):
         if sound is None:
             return
         if self._shadow is not None:
-            self._shadow.synchronising_access(sound, index, width, number, leaders, reads=True, writes=True)
+            self._shadow.synchronising_access(sound, index, width, number, leaders, "update")
             if self._order is not None:
                 self._order.update_at(
                     sound, "shared", index * width, releases=self._rules.releases, near=self._rules.block_scope
@@ -177,19 +177,9 @@ class SharedAccess(AtomicAccess):
         if not lost.any():
             return
         bad = lost.reshape(-1, width).any(1)
-        lane = int(active.lanes[bad][0])
-        at, name, offset = self._space.place_of(int(index[bad][0]) * width, lane)
-        self._batch.report(
-            "shared_race",
-            number,
-            lane,
-            count=int(np.count_nonzero(bad)),
-            address=at,
-            allocation=name,
-            offset=offset,
-            other=number,
-            detail="Several threads write different values to the same address at the same time",
-        )
+        access = self._space.place_of(int(index[bad][0]) * width)
+        detail = "Several threads write different values to the same address at the same time"
+        self._batch.report("shared_race", Occurrence.of(number, active.lanes[bad], number), access, detail=detail)
 
 
 class LocalAccess(SpaceAccess):
@@ -233,15 +223,15 @@ class GlobalAccess(AtomicAccess):
     def __init__(self, state: MachineState, number: int, width: int, rules: AccessRules = PLAIN) -> None:
         self._space, self._number, self._width, self._rules = state.globals, number, width, rules
         self._events = state.events
-        self._site = AllocationCache()
+        self._site = AccessSite(number, width)
 
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
         """Read one element per lane."""
         width, number, site = self._width, self._number, self._site
-        sound, index = self._space.locate(active, widened(address), offset, width, number, site, write=False)
+        sound, index = self._space.locate(active, widened(address), offset, site, write=False)
         if sound is None:
             return None, index
-        self._space.note_read(sound, index, width, number, site, synchronises=self._rules.synchronises)
+        self._space.note_read(sound, index, site, synchronises=self._rules.synchronises)
         if self._events is not None:
             self._events.sectors(number, sound, index, width, write=False)
         return sound, self._space.view(width).take(index, mode="clip")
@@ -249,13 +239,11 @@ class GlobalAccess(AtomicAccess):
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
         """Write one element per lane."""
         width, number, site, rules = self._width, self._number, self._site, self._rules
-        sound, index = self._space.locate(active, widened(address), offset, width, number, site, write=True)
+        sound, index = self._space.locate(active, widened(address), offset, site, write=True)
         if sound is None:
             return None
         new = values(sound)
-        self._space.note_write(
-            sound, index, width, number, site, new, synchronises=rules.synchronises, releases=rules.releases
-        )
+        self._space.note_write(sound, index, site, new, synchronises=rules.synchronises, releases=rules.releases)
         if self._events is not None:
             self._events.sectors(number, sound, index, width, write=True)
         self._space.view(width)[index] = new.view(RAW[width])
@@ -264,10 +252,10 @@ class GlobalAccess(AtomicAccess):
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
         """Read and write one element per lane atomically."""
         width, number, site = self._width, self._number, self._site
-        sound, index = self._space.locate(active, widened(address), offset, width, number, site, write=True)
+        sound, index = self._space.locate(active, widened(address), offset, site, write=True)
         if sound is None:
             return
-        self._space.note_atomic(sound, index, width, number, site, releases=self._rules.releases)
+        self._space.note_atomic(sound, index, site, releases=self._rules.releases)
         if self._events is not None:
             self._events.sectors(number, sound, index, width, write=True)
         change(sound, self._space.view(width), index)

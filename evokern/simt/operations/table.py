@@ -18,10 +18,7 @@ from evokern.simt.binder import Binder
 Bind = Callable[[Instruction, Binder], Action]
 """Function that takes rows from the binder and returns a step that executes one instruction."""
 
-_NOT_SIMULATED = {
-    "textures": ("tex", "tld4", "txq", "istypep"),
-    "surfaces": ("suld", "sust", "sured", "suq"),
-}
+_NOT_SIMULATED = {"textures": ("tex", "tld4", "txq", "istypep"), "surfaces": ("suld", "sust", "sured", "suq")}
 """Plain-English names of unsupported instructions that a kernel may contain."""
 
 _TABLE: dict[tuple[str, str], Operation] = {}
@@ -29,16 +26,14 @@ _BINDS: dict[tuple[str, str], Bind] = {}
 
 
 def operation(
-    opcodes: str,
-    section: str,
-    *,
-    family: str = "*",
-    pipe: str = "integer",
-    kind: str = "lanes",
-    results: int = 1,
-    converged: bool = False,
+    opcodes: str, section: str, *, family: str = "*", pipe: str = "integer", kind: str = "lanes", results: int = 1
 ) -> Callable[[Bind], Bind]:
-    """Register a binding function in the table for each of the space-separated opcodes."""
+    """Register a binding function in the table for each of the space-separated opcodes.
+
+    Its kind is that of `Operation`, or ``warp``: an effect, before which the lanes of a warp have to reconverge.
+    """
+    converged = kind == "warp"
+    kind = "effect" if converged else kind
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():

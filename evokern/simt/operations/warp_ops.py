@@ -14,7 +14,7 @@ from evokern.simt.operations.integer import kind_of
 from evokern.simt.operations.table import operation
 
 
-@operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", converged=True)
+@operation("shfl", "9.7.9.6", pipe="load_store", kind="warp")
 def shfl(i: Instruction, b: Binder) -> Action:
     """Exchange values between lanes (up, down, butterfly or indexed) within segments of the warp."""
     batch, shared, number, active_of = b.state.batch, b.state.shared, b.pc, b.active
@@ -61,7 +61,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("vote", "9.7.13.9", pipe="integer", kind="effect", converged=True)
+@operation("vote", "9.7.13.9", pipe="integer", kind="warp")
 def vote(i: Instruction, b: Binder) -> Action:
     """Compute ``all``, ``any``, ``uni`` or ``ballot`` over the lanes in the mask."""
     shared, active_of = b.state.shared, b.active
@@ -100,7 +100,7 @@ def activemask(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("match", "9.7.13.10", pipe="integer", kind="effect", converged=True)
+@operation("match", "9.7.13.10", pipe="integer", kind="warp")
 def match(i: Instruction, b: Binder) -> Action:
     """Find the lanes with the same value."""
     shared, active_of = b.state.shared, b.active
@@ -140,7 +140,7 @@ _REDUCE: dict[str, tuple[Any, Any]] = {
 }
 
 
-@operation("redux", "9.7.13.12", pipe="integer", kind="effect", converged=True)
+@operation("redux", "9.7.13.12", pipe="integer", kind="warp")
 def redux(i: Instruction, b: Binder) -> Action:
     """Reduce integers over the lanes in the mask."""
     shared, active_of = b.state.shared, b.active
@@ -160,7 +160,7 @@ def redux(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("elect", "9.7.13.14", pipe="integer", kind="effect", converged=True)
+@operation("elect", "9.7.13.14", pipe="integer", kind="warp")
 def elect(i: Instruction, b: Binder) -> Action:
     """Elect the lowest lane in the mask."""
     shared, active_of = b.state.shared, b.active

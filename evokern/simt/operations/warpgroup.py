@@ -35,7 +35,7 @@ def _check_target(i: Instruction, b: Binder) -> None:
         raise Unsupported(f"{i.name} requires target {TARGET}, but this code is compiled for {target}")
 
 
-@operation("wgmma", "9.7.15", pipe="tensor", kind="effect", converged=True)
+@operation("wgmma", "9.7.15", pipe="tensor", kind="warp")
 def wgmma(i: Instruction, b: Binder) -> Action:
     """Bind ``wgmma.mma_async`` and its ordering instructions ``fence``, ``commit_group`` and ``wait_group``."""
     _check_target(i, b)
@@ -52,7 +52,7 @@ def wgmma(i: Instruction, b: Binder) -> Action:
     raise Unsupported(f"{i.name}")
 
 
-@operation("setmaxnreg", "9.7.19.5", pipe="control", results=0, converged=True)
+@operation("setmaxnreg", "9.7.19.5", pipe="control", kind="warp", results=0)
 def setmaxnreg(i: Instruction, b: Binder) -> Action:
     """Bind ``setmaxnreg``, with which warps release or request registers; it has no effect on results."""
     _check_target(i, b)

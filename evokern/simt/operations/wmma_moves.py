@@ -64,7 +64,7 @@ def _run(lines: Array, places: Array, size: int) -> int:
 
 
 def count_moves(
-    state: MachineState, number: int, active: Active, address: Array, pitch: Array, way: tuple[Move, ...], space: str
+    state: MachineState, number: int, active: Active, matrix: tuple[Array, Array], way: tuple[Move, ...], space: str
 ) -> None:
     """Count the wavefronts of a fragment's moves if they access shared memory.
 
@@ -72,13 +72,12 @@ def count_moves(
         state: the machine's state.
         number: the instruction.
         active: lanes that take part, whole warps.
-        address: start of the matrix, one per active lane or one for all.
-        pitch: bytes from line to line, one per active lane or one for all.
+        matrix: start of the matrix, and bytes from line to line; one each per active lane or one for all.
         way: accesses that move the fragment.
         space: state space, or ``generic``.
     """
     assert state.events is not None
-    start, step = (np.broadcast_to(row.astype(np.int64), (active.count,)) for row in (address, pitch))
+    start, step = (np.broadcast_to(row.astype(np.int64), (active.count,)) for row in matrix)
     if space == "generic":
         inside = start >> WINDOW_BITS == 1
         if not inside.any():

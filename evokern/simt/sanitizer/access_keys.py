@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from evokern.simt.arrays import RAW, Array
+from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.sanitizer.bit_fields import BitField
 
 STAMP = BitField(32, 32)
@@ -35,3 +37,69 @@ def in_elements(keys: Array, count: int) -> Array:
 def repeated(keys: Array, count: int) -> Array:
     """Return elements that repeat each key `count` times."""
     return keys if count == 1 else np.repeat(keys, count).view(wide(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicts:
+    """Pairs of accesses to one word."""
+
+    lanes: Array
+    """Lanes of the new access."""
+    words: Array
+    """Words that both accesses touch."""
+    keys: Array
+    """Keys of the earlier accesses."""
+
+    def where(self, chosen: Array) -> Conflicts:
+        """Return the chosen pairs."""
+        return Conflicts(self.lanes[chosen], self.words[chosen], self.keys[chosen])
+
+
+@dataclass(slots=True, eq=False)
+class WordAccess:
+    """Access of lanes to words of shadow memory; not frozen, because one is created for each access that runs."""
+
+    active: Active
+    element: Array
+    """Element that each lane accesses, in units of `count` words."""
+    count: int
+    """Words per element."""
+    number: int
+    """The instruction."""
+
+    @classmethod
+    def at(cls, active: Active, index: Array, width: int, number: int, granularity: int) -> WordAccess:
+        """Return the access to indices in units of its width; the width and the size of a word are in bytes."""
+        element = index if width >= granularity else index * width // granularity
+        return cls(active, element, max(width // granularity, 1), number)
+
+    @property
+    def words(self) -> Array:
+        """Words of each lane."""
+        return self.element[:, None] * self.count + np.arange(self.count)
+
+    def pairs(self, keys: Array, chosen: Array) -> Conflicts:
+        """Return the chosen pairs of a lane and a key, given the keys of all words, one row per lane."""
+        row, part = np.nonzero(chosen)
+        return Conflicts(self.active.lanes[row], self.element[row] * self.count + part, keys[row, part])
+
+
+class KeyTable:
+    """One key per word, which can be read and written as elements of several keys."""
+
+    __slots__ = ("_views", "keys")
+
+    def __init__(self, keys: Array) -> None:
+        self.keys = keys
+        self._views: dict[int, Array] = {}
+
+    def view(self, count: int) -> Array:
+        """View the keys as elements of `count` keys."""
+        view = self._views.get(count)
+        if view is None:
+            view = self._views[count] = in_elements(self.keys, count)
+        return view
+
+    def take(self, element: Array, count: int) -> Array:
+        """Return the keys of elements, one row of `count` keys each."""
+        return self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)

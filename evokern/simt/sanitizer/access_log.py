@@ -9,30 +9,16 @@ with every access to their words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from evokern.simt.arrays import Active, Array, sparse_zeros
-from evokern.simt.sanitizer.access_keys import STAMP, in_elements, repeated
+from evokern.simt.arrays import Array, sparse_zeros
+from evokern.simt.sanitizer.access_keys import STAMP, Conflicts, KeyTable, WordAccess, repeated
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 ENTRIES = 1 << 20
 """Least number of logged accesses above which only the latest access of each thread to each word is kept."""
 _SEVERAL = 255
 """Marker for several lanes, in place of a lane number in the warp."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conflicts:
-    """Pairs of accesses that are not ordered."""
-
-    lanes: Array
-    """Lanes of the new access."""
-    words: Array
-    """Words that both accesses touch."""
-    keys: Array
-    """Keys of the earlier accesses."""
 
 
 NONE = Conflicts(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
@@ -58,9 +44,8 @@ class AccessLog:
         self._order = order
         self._words, self._words_of_block = words, words_of_block
         self._columns = order.warps if words_of_block else 1
-        self.latest = np.empty(words, np.uint64) if words_of_block else sparse_zeros(words, np.uint64)
+        self.latest = KeyTable(np.empty(words, np.uint64) if words_of_block else sparse_zeros(words, np.uint64))
         self.used = False
-        self._views: dict[int, Array] = {}
         self._thread = (np.arange(order.blocks * order.width) % order.width).astype(np.uint64)
         self._waiting: list[tuple[Array, int, Array, Array]] = []
         self._patterns: dict[tuple[int, bytes, bytes], int] = {}
@@ -76,7 +61,7 @@ class AccessLog:
 
     def load(self, stretch: slice) -> None:
         """Clear the log for new blocks; ``stretch`` is the range of words of the first block."""
-        self.latest[stretch] = 0
+        self.latest.keys[stretch] = 0
         self.used = False
         self._clear()
 
@@ -89,13 +74,6 @@ class AccessLog:
         self._entries, self._most = 0, ENTRIES
         self._period = self._order.period
 
-    def view(self, count: int) -> Array:
-        """View the latest keys as elements of `count` keys each."""
-        view = self._views.get(count)
-        if view is None:
-            view = self._views[count] = in_elements(self.latest, count)
-        return view
-
     def add(self, lanes: Array, element: Array, count: int, keys: Array) -> None:
         """Record an access.
 
@@ -106,7 +84,7 @@ class AccessLog:
             count: words per element.
             keys: keys of the access, one per element.
         """
-        self.view(count)[element] = repeated(keys, count) if keys.ndim == 1 else _rows(keys, count)
+        self.latest.view(count)[element] = repeated(keys, count) if keys.ndim == 1 else _rows(keys, count)
         self.used = True
         if self._period != self._order.period:
             self._clear()
@@ -132,7 +110,7 @@ class AccessLog:
 
     def copy(self, source: slice, target: slice, lanes: int) -> None:
         """Copy the records of a block to another block, whose lane numbers are larger by `lanes`."""
-        self.latest[target] = self.latest[source]
+        self.latest.keys[target] = self.latest.keys[source]
         self._merge_pending()
         if self._table is not None and self._lane is not None:
             self._table[target], self._lane[target] = self._table[source], self._lane[source]
@@ -146,23 +124,20 @@ class AccessLog:
 
     # ---- comparing
 
-    def meetings(self, active: Active, element: Array, count: int) -> Conflicts:
+    def meetings(self, access: WordAccess) -> Conflicts:
         """Return the accesses by other threads of the block that are not ordered before the given access."""
         if not self.used:
             return NONE
-        keys = self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        keys = self.latest.take(access.element, access.count)
         order = self._order
         floor, level = (order.near_floor, order.near_level) if self._words_of_block else (order.floor, order.level)
-        late = keys >= (active.pick(floor)[:, None] if level is None else level)
+        late = keys >= (access.active.pick(floor)[:, None] if level is None else level)
         if not late.any():
             return NONE
-        row, part = np.nonzero(late)
-        lanes, words = active.lanes[row], element[row] * count + part
+        met = access.pairs(keys, late)
         self._merge_pending()
-        suspect = self._suspects(lanes, words)
-        if not suspect.any():
-            return NONE
-        return self._exact(lanes[suspect], words[suspect])
+        suspect = self._suspects(met.lanes, met.words)
+        return self._exact(met.lanes[suspect], met.words[suspect]) if suspect.any() else NONE
 
     def _merge_pending(self) -> None:
         """Merge the pending accesses into the table."""

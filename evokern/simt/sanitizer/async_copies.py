@@ -7,7 +7,7 @@ any access to it is a finding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,28 +19,39 @@ from evokern.simt.sanitizer.access_keys import IN_FLIGHT
 from evokern.simt.sanitizer.block_classes import LeaderLanes
 
 
-@dataclass(slots=True, eq=False)
-class _Copy:
-    """Pending copies of one instruction."""
+@dataclass(frozen=True, slots=True, eq=False)
+class AsyncCopy:
+    """Copies of one instruction."""
 
     active: Active
-    """Lanes that have not waited yet."""
-    lanes: Array
-    """Indices of these lanes."""
+    """Lanes that copy and have not waited yet."""
     index: Array
-    """Destination, in units of the width."""
+    """Destination of each lane, in units of the width."""
     data: Array
     """Elements to store."""
-    width: int
-    """Width of an element in bytes."""
-    group: Array | int
-    """Group of the copy: one number per lane, or one for all lanes."""
-    number: int
-    """Instruction."""
     source: Array | None
     """Indices of the source elements, for copies with a writable source."""
+    width: int
+    """Width of an element in bytes."""
+    number: int
+    """Instruction."""
+
+    def part(self, batch: Batch, chosen: Array) -> AsyncCopy:
+        """Return the copies of some of the lanes."""
+        source = None if self.source is None else self.source[chosen]
+        active = batch.restrict(self.active, chosen)
+        return replace(self, active=active, index=self.index[chosen], data=self.data[chosen], source=source)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pending:
+    """Copies that have been issued."""
+
+    copy: AsyncCopy
+    group: Array | int
+    """Group of the copies: one number per lane, or one for all lanes."""
     writes: int
-    """Number of global stores before the copy was issued."""
+    """Number of global stores before the copies were issued."""
 
 
 class AsyncCopies:
@@ -48,7 +59,7 @@ class AsyncCopies:
 
     def __init__(self, batch: Batch, shared: SharedSpace, global_: GlobalSpace) -> None:
         self._batch, self._shared, self._global = batch, shared, global_
-        self.pending: list[_Copy] = []
+        self.pending: list[_Pending] = []
         self.committed: Array | int = 0
 
     def load(self) -> None:
@@ -56,21 +67,12 @@ class AsyncCopies:
         self.pending.clear()
         self.committed = 0
 
-    def issue(
-        self,
-        active: Active,
-        index: Array,
-        data: Array,
-        width: int,
-        number: int,
-        source: Array | None,
-        leaders: LeaderLanes,
-    ) -> None:
-        """Record a copy: destination indices and data, one per active lane (``leaders``: see `SharedSpace.locate`)."""
-        group = self.committed if isinstance(self.committed, int) else self.committed[active.lanes]
+    def issue(self, copy: AsyncCopy, leaders: LeaderLanes) -> None:
+        """Record copies; for the leaders, see `SharedSpace.locate`."""
+        group = self.committed if isinstance(self.committed, int) else self.committed[copy.active.lanes]
         if self._shared.shadow is not None:
-            self._shared.shadow.write(active, index, width, number, leaders, stamp=IN_FLIGHT)
-        self.pending.append(_Copy(active, active.lanes, index, data, width, group, number, source, self._global.writes))
+            self._shared.shadow.write(copy.active, copy.index, copy.width, copy.number, leaders, stamp=IN_FLIGHT)
+        self.pending.append(_Pending(copy, group, self._global.writes))
 
     def commit(self, active: Active) -> None:
         """Close the current group of the active lanes."""
@@ -85,65 +87,42 @@ class AsyncCopies:
         """Complete all copies except those in the ``most`` latest groups; None completes all, even uncommitted ones."""
         if not self.pending:
             return
-        kept: list[_Copy] = []
+        kept: list[_Pending] = []
         limit: Array | int = 1 << 60 if most is None else self.committed - most
         rows: Array | None = None
-        for copy in self.pending:
-            if active.full and isinstance(limit, int) and isinstance(copy.group, int):
-                if copy.group < limit:
-                    self._land(copy, None)
+        for one in self.pending:
+            if active.full and isinstance(limit, int) and isinstance(one.group, int):
+                if one.group < limit:
+                    self._land(one.copy, one.writes)
                 else:
-                    kept.append(copy)
+                    kept.append(one)
                 continue
             if rows is None:
                 rows = np.full(self._batch.lanes, -1, np.int64)
                 rows[active.lanes] = limit if isinstance(limit, int) else limit[active.lanes]
-            ready = copy.group < rows[copy.lanes]
+            ready = one.group < rows[one.copy.active.lanes]
             if ready.all():
-                self._land(copy, None)
+                self._land(one.copy, one.writes)
             elif not ready.any():
-                kept.append(copy)
+                kept.append(one)
             else:
-                self._land(copy, ready)
-                rest = ~ready
-                kept.append(
-                    _Copy(
-                        self._batch.restrict(copy.active, rest),
-                        copy.lanes[rest],
-                        copy.index[rest],
-                        copy.data[rest],
-                        copy.width,
-                        copy.group if isinstance(copy.group, int) else copy.group[rest],
-                        copy.number,
-                        None if copy.source is None else copy.source[rest],
-                        copy.writes,
-                    )
-                )
+                self._land(one.copy.part(self._batch, ready), one.writes)
+                group = one.group if isinstance(one.group, int) else one.group[~ready]
+                kept.append(_Pending(one.copy.part(self._batch, ~ready), group, one.writes))
         self.pending = kept
 
-    def _land(self, copy: _Copy, ready: Array | None) -> None:
-        active, index, data, source = copy.active, copy.index, copy.data, copy.source
-        if ready is not None:
-            active = self._batch.restrict(active, ready)
-            index, data = index[ready], data[ready]
-            source = None if source is None else source[ready]
-        self._shared.view(copy.width)[index] = data
+    def _land(self, copy: AsyncCopy, writes: int) -> None:
+        self._shared.view(copy.width)[copy.index] = copy.data
         if self._shared.shadow is not None:
-            self._shared.shadow.land(active, index, copy.width, copy.number)
-        if source is not None and self._global.writes != copy.writes and self._batch.options.sanitize:
-            now = self._global.view(copy.width).take(source, mode="clip")
-            changed = (now.view(np.uint8) != data.view(np.uint8)).reshape(-1, copy.width).any(1)
-            if changed.any():
-                self._batch.report(
-                    "async_not_waited",
-                    copy.number,
-                    int(active.lanes[changed][0]),
-                    count=int(np.count_nonzero(changed)),
-                    detail="The copy's source was overwritten before the wait for the copy",
-                )
+            self._shared.shadow.land(copy.active, copy.index, copy.width, copy.number)
+        if copy.source is not None and self._global.writes != writes and self._batch.options.sanitize:
+            now = self._global.view(copy.width).take(copy.source, mode="clip")
+            changed = (now.view(np.uint8) != copy.data.view(np.uint8)).reshape(-1, copy.width).any(1)
+            detail = "The copy's source was overwritten before the wait for the copy"
+            self._batch.report_lanes("async_not_waited", copy.number, copy.active.lanes[changed], detail=detail)
 
     def finish(self) -> None:
         """Complete all copies when the blocks end."""
-        for copy in self.pending:
-            self._shared.view(copy.width)[copy.index] = copy.data
+        for one in self.pending:
+            self._shared.view(one.copy.width)[one.copy.index] = one.copy.data
         self.pending.clear()

@@ -6,14 +6,33 @@ rounded to whole warps. Threads may also arrive without waiting.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BarrierCall:
+    """A barrier instruction."""
+
+    number: int
+    """The instruction."""
+    identity: Array
+    """Barrier id of each lane, or one for all."""
+    wanted: Array | None
+    """Number of threads of each lane, or one for all; None for all threads of the block."""
+    waits: bool
+    """Whether the lanes wait; otherwise they only arrive."""
+    reduction: Any
+    """Kind, predicate row, whether it is negated, and result row; None without a reduction."""
+    plain: bool
+    """Whether it is barrier 0 of the whole block, with a wait and without a reduction."""
 
 
 class _Barrier:
@@ -59,44 +78,33 @@ class Barriers:
         """Record lanes that run past a barrier at which other lanes already wait."""
         self.busy |= active.mask
 
-    def arrive(
-        self,
-        active: Active,
-        *,
-        number: int,
-        identity: Array,
-        wanted: Array | None,
-        follow: int,
-        waits: bool,
-        aligned: bool,
-        reduction: Any,
-        plain: bool,
-    ) -> int:
+    def arrive(self, active: Active, *, call: BarrierCall, follow: int) -> int:
         """Handle arriving lanes; return the next segment if all of them continue immediately, otherwise −1."""
-        if plain and active.full and not self._ids:
+        if call.plain and active.full and not self._ids:
             if self._order is not None:
                 self._order.block_barrier(active.mask, True)
             return follow
         key = self._schedule.base + follow
+        identity = call.identity
         for which in np.unique(active.pick(identity)):
             part = active if identity.shape[0] == 1 else self._batch.restrict(active, identity[active.lanes] == which)
             barrier = self._ids.setdefault(int(which), _Barrier(self._batch.lanes))
             lanes = part.lanes
             self._first(barrier, lanes)
             barrier.arrived[lanes] = True
-            barrier.number[lanes] = number
-            barrier.wanted[lanes] = 0 if wanted is None else part.pick(wanted)
-            if waits:
+            barrier.number[lanes] = call.number
+            barrier.wanted[lanes] = 0 if call.wanted is None else part.pick(call.wanted)
+            if call.waits:
                 barrier.waiting[lanes] = True
                 barrier.follow[lanes] = key
             elif self._order is not None:
                 for block, known in self._order.arrival(part).items():
                     before = barrier.passed.get(block)
                     barrier.passed[block] = known if before is None else np.maximum(before, known)
-            if reduction is not None:
-                barrier.reductions[number] = reduction
+            if call.reduction is not None:
+                barrier.reductions[call.number] = call.reduction
             self._release(int(which), barrier)
-            if not waits:
+            if not call.waits:
                 self._schedule.push(key, part)
         return -1
 
@@ -154,13 +162,9 @@ class Barriers:
             width = self._batch.geometry.width
             waiting = np.flatnonzero(released[blocks[0] * width : (blocks[0] + 1) * width]) + blocks[0] * width
             lane = int(waiting[0])
-            self._batch.report(
-                "barrier_divergence",
-                int(barrier.number[lane]),
-                lane,
-                count=int(np.count_nonzero(released)),
-                detail=f"{int(np.count_nonzero(missed))} threads exit without arriving at this barrier",
-            )
+            detail = f"{int(np.count_nonzero(missed))} threads exit without arriving at this barrier"
+            at = Occurrence(int(barrier.number[lane]), lane, int(np.count_nonzero(released)))
+            self._batch.report("barrier_divergence", at, detail=detail)
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
         """Report warps whose lanes arrived at an aligned barrier at different instructions, which is not allowed."""
@@ -172,14 +176,9 @@ class Barriers:
         if split.any():
             warp = int(np.flatnonzero(split)[0])
             lane = warp * 32 + int(np.flatnonzero(mask[warp] & (numbers[warp] == low[warp]))[0])
-            self._batch.report(
-                "barrier_divergence",
-                int(low[warp]),
-                lane,
-                count=int(np.count_nonzero(split)),
-                other=int(high[warp]),
-                detail="Lanes of one warp wait at different barrier instructions",
-            )
+            at = Occurrence(int(low[warp]), lane, int(np.count_nonzero(split)), int(high[warp]))
+            detail = "Lanes of one warp wait at different barrier instructions"
+            self._batch.report("barrier_divergence", at, detail=detail)
 
     def _reduce(self, barrier: _Barrier, released: Array, blocks: int, width: int) -> None:
         """Give every thread of a released block the reduction over the block's predicates (``bar.red``)."""
@@ -221,12 +220,6 @@ class Barriers:
             wanted = int(barrier.wanted[first])
             kind = "deadlock" if wanted or identity else "barrier_divergence"
             need = f"{wanted} threads are required" if wanted else "all threads of the block are required"
-            self._batch.report(
-                kind,
-                number,
-                first,
-                count=int(lanes.size),
-                other=others[0] if others else -1,
-                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} threads elsewhere, but {need}",
-            )
+            detail = f"{mine.size} threads wait at barrier {identity} and {elsewhere} threads elsewhere, but {need}"
+            self._batch.report_lanes(kind, number, lanes, detail=detail, other=others[0] if others else -1)
         return stuck

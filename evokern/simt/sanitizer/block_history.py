@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.simt.arrays import Array, sparse_zeros
-from evokern.simt.sanitizer.access_keys import in_elements
+from evokern.simt.sanitizer.access_keys import KeyTable, WordAccess
 from evokern.simt.sanitizer.bit_fields import BitField
 
 BLOCK = BitField(40, 24)
@@ -42,33 +42,31 @@ class BlockHistory:
         """
         self._words, self._logged, self._ascending = words, logged, ascending
         self.used = False
-        self._low: Array | None = None
-        self._high: Array | None = None
-        self._views: dict[tuple[int, int], Array] = {}
+        self._ends: tuple[KeyTable, KeyTable] | None = None
+        """Key of the lowest and of the highest block that accessed each word."""
         self._log: list[tuple[Array, Array]] = []
         self._entries = 0
         self._mark: Array | None = None
 
-    def _view(self, which: int, count: int) -> Array:
-        if self._low is None or self._high is None:
-            self._low, self._high = (sparse_zeros(self._words, np.uint64) for _ in range(2))
-        view = self._views.get((which, count))
-        if view is None:
-            view = self._views[which, count] = in_elements((self._low, self._high)[which], count)
-        return view
+    def _both(self) -> tuple[KeyTable, KeyTable]:
+        if self._ends is None:
+            self._ends = KeyTable(sparse_zeros(self._words, np.uint64)), KeyTable(sparse_zeros(self._words, np.uint64))
+        return self._ends
 
-    def add(self, element: Array, count: int, keys: Array) -> None:
-        """Record an access, given its elements (in units of ``count`` words) and one key per lane."""
+    def add(self, access: WordAccess, keys: Array) -> None:
+        """Record an access, given one key per lane."""
         self.used = True
+        element, count = access.element, access.count
         if not self._ascending:
             order = np.argsort(keys, kind="stable")  # The block is the upper part of a key.
             element, keys = element[order], keys[order]
-        low, high = self._view(0, count), self._view(1, count)
-        before = low.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        lows, highs = self._both()
+        low, high = lows.view(count), highs.view(count)
+        before = lows.take(element, count)
         # Lanes are sorted by block: the last to store is the highest block, in reverse order the lowest.
         least = np.minimum(np.where(before == 0, keys[:, None], before), keys[:, None])
         low[element[::-1]] = np.ascontiguousarray(least[::-1]).reshape(-1).view(low.dtype)
-        most = np.maximum(high.take(element, mode="clip").view(np.uint64).reshape(-1, count), keys[:, None])
+        most = np.maximum(highs.take(element, count), keys[:, None])
         high[element] = np.ascontiguousarray(most).reshape(-1).view(high.dtype)
         if self._logged:
             words = (element[:, None] * count + np.arange(count)).reshape(-1)
@@ -81,22 +79,21 @@ class BlockHistory:
                 self._log = [_latest(*(np.concatenate(part) for part in zip(*self._log, strict=True)))]
                 self._entries = min(self._log[0][0].size, ENTRIES // 2)
 
-    def others(self, element: Array, count: int, mine: Array) -> tuple[Array, Array, Array]:
-        """Return other blocks' accesses to the lanes' elements, as (position of the lane, word, key).
+    def others(self, access: WordAccess, mine: Array) -> tuple[Array, Array, Array]:
+        """Return other blocks' accesses to the words of an access, as (position of the lane, word, key).
 
         Args:
-            element: element that each lane accesses, in units of ``count`` words.
-            count: words per element.
+            access: the access.
             mine: block of each lane, as stored in keys.
         """
         none = np.zeros(0, np.int64)
         if not self.used:
             return none, none, none.astype(np.uint64)
         found = []
-        for which in (0, 1):
-            keys = self._view(which, count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        for table in self._both():
+            keys = table.take(access.element, access.count)
             row, part = np.nonzero((keys != 0) & (BLOCK.alone(keys) != mine[:, None]))
-            found.append((row, element[row] * count + part, keys[row, part]))
+            found.append((row, access.element[row] * access.count + part, keys[row, part]))
         row, words, keys = (np.concatenate(part) for part in zip(*found, strict=True))
         return self._from_log(row, words, mine) if self._logged and row.size else (row, words, keys)
 

@@ -6,137 +6,89 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from evokern.simt.arrays import Active, Array, sparse_zeros
+from evokern.simt.arrays import Array, sparse_zeros
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.access_keys import NUMBER, STAMP, THREAD, in_elements, repeated
-from evokern.simt.sanitizer.access_log import AccessLog, Conflicts
-from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
+from evokern.simt.sanitizer.access_keys import Conflicts, WordAccess, repeated
+from evokern.simt.sanitizer.access_log import AccessLog
 from evokern.simt.sanitizer.thread_order import ThreadOrder
-
-Report = Callable[[int, int, int, int, int, str, str, Reads | None], None]
-"""Reports a race: instruction, first lane, number of lanes, word, other access's instruction, detail, level, reads."""
+from evokern.simt.sanitizer.thread_shadow import PlaceOf, ThreadShadow
 
 
-class BlockShadow:
+class BlockShadow(ThreadShadow):
     """Keys of each word of global memory for the blocks of one batch: writers, readers and updates within each block.
 
     Attributes:
-        order: happens-before order.
+        lane: lane of each word's last writer.
+        reads: the reads of each word.
+        atomics: atomic updates of each word, and relaxed accesses.
     """
 
-    def __init__(self, batch: Batch, order: ThreadOrder, words: int, on_race: Report) -> None:
-        """Create the shadow.
+    race = "global_race"
+
+    def __init__(self, batch: Batch, order: ThreadOrder, words: int, place_of: PlaceOf) -> None:
+        """Create the shadow for a batch; see `ThreadShadow`.
 
         Args:
             batch: the lanes.
             order: happens-before order.
             words: number of words.
-            on_race: function that reports a race.
+            place_of: function that describes a position for findings.
         """
-        self._batch, self.order, self._on_race = batch, order, on_race
-        self.writer = sparse_zeros(words, np.uint64)
+        super().__init__(batch, order, sparse_zeros(words, np.uint64), place_of)
+        self.granularity, self.words_of_block = batch.program.global_granularity, words
         self.lane = sparse_zeros(words, np.int32)
-        """Lane of each word's last writer."""
-        self._logs = {kind: AccessLog(order, words, 0) for kind in ("read", "updated atomically")}
-        self._views: dict[int, Array] = {}
-        self._thread = batch.cluster_thread.astype(np.uint64)
+        self.reads, self.atomics = AccessLog(order, words, 0), AccessLog(order, words, 0)
         self._written = False
 
     def load(self) -> None:
         """Clear the shadow for new blocks, because all earlier accesses belong to other blocks."""
-        for log in self._logs.values():
-            log.load(slice(0, 0))
+        self.reads.load(slice(0, 0))
+        self.atomics.load(slice(0, 0))
         self._written = False
 
-    def _view(self, count: int) -> Array:
-        view = self._views.get(count)
-        if view is None:
-            view = self._views[count] = in_elements(self.writer, count)
-        return view
+    def read(self, access: WordAccess) -> None:
+        """Check and record reads."""
+        found = self._against_writers(access, "read", "also written by") if self._written else []
+        found += self._against(access, self.atomics, "also updated atomically by", "read")
+        self._report_all(access.number, found)
+        self._log(self.reads, access)
 
-    def _keys(self, active: Active, number: int, *, plain: bool = True) -> Array:
-        self.order.dirty = True
-        if plain and self.order.fences:
-            self.order.touch(active.lanes)
-        return active.pick(self._thread) + np.uint64(STAMP.pack(self.order.now) | NUMBER.pack(number))
-
-    def read(self, active: Active, element: Array, count: int, number: int) -> None:
-        """Check and record reads of elements of ``count`` words."""
-        if self._written:
-            self._against_writers(active, element, count, number, None, reads=True)
-        self._against(active, element, count, number, "updated atomically", reads=True)
-        self._logs["read"].add(active.lanes, element, count, self._keys(active, number))
-
-    def write(self, active: Active, element: Array, count: int, number: int, changed: Array | None) -> bool:
+    def write(self, access: WordAccess, changed: Array | None) -> bool:
         """Check and record writes; only lanes that change the stored value can race with another write.
 
         Returns:
             Whether several lanes write to one address.
         """
-        if self._written:
-            self._against_writers(active, element, count, number, changed)
-        self._against(active, element, count, number, "read")
-        self._against(active, element, count, number, "updated atomically")
-        self._view(count)[element] = repeated(self._keys(active, number), count)
+        found = self._against_writers(access, "write", "also written by", changed) if self._written else []
+        found += self._against(access, self.reads, "also read by", "write")
+        found += self._against(access, self.atomics, "also updated atomically by", "write")
+        self._report_all(access.number, found)
+        active, element, count = access.active, access.element, access.count
+        self.writer.view(count)[element] = repeated(self._keys(active, access.number), count)
         if count == 1:
             self.lane[element] = active.lanes
         else:
-            self.lane[element[:, None] * count + np.arange(count)] = active.lanes[:, None]
+            self.lane[access.words] = active.lanes[:, None]
         self._written = True
         return bool((self.lane.take(element * count, mode="clip") != active.lanes).any())
 
-    def atomic(self, active: Active, element: Array, count: int, number: int) -> None:
+    def atomic(self, access: WordAccess) -> None:
         """Check and record atomic and relaxed accesses, which race only with plain accesses."""
-        if self._written:
-            self._against_writers(active, element, count, number, None)
-        self._against(active, element, count, number, "read")
-        self._logs["updated atomically"].add(active.lanes, element, count, self._keys(active, number, plain=False))
+        found = self._against_writers(access, "write", "also written by") if self._written else []
+        self._report_all(access.number, found + self._against(access, self.reads, "also read by", "write"))
+        self._log(self.atomics, access, plain=False)
 
-    def _against_writers(
-        self, active: Active, element: Array, count: int, number: int, changed: Array | None, *, reads: bool = False
-    ) -> None:
+    def _log(self, log: AccessLog, access: WordAccess, *, plain: bool = True) -> None:
+        keys = self._keys(access.active, access.number, plain=plain)
+        log.add(access.active.lanes, access.element, access.count, keys)
+
+    def _suspects(self, access: WordAccess, seen: Array, act: str) -> Array:
         order = self.order
-        seen = self._view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
-        late = seen >= (active.pick(order.floor)[:, None] if order.level is None else order.level)
-        if changed is not None:
-            late &= changed[:, None]
-        if not late.any():
-            return
-        row, part = np.nonzero(late)
-        lanes, words, keys = active.lanes[row], element[row] * count + part, seen[row, part]
-        other = self.lane[words]
-        mine = (other != lanes) & (other // order.width == lanes // order.width)
-        lanes, words, keys = lanes[mine], words[mine], keys[mine]
-        race = STAMP.of(keys) >= order.seen(lanes, THREAD.of(keys))
-        self._report(number, Conflicts(lanes[race], words[race], keys[race]), "written", reads=reads)
+        late: Array = seen >= (access.active.pick(order.floor)[:, None] if order.level is None else order.level)
+        return late
 
-    def _against(
-        self, active: Active, element: Array, count: int, number: int, kind: str, *, reads: bool = False
-    ) -> None:
-        log = self._logs[kind]
-        if log.used:
-            self._report(number, log.meetings(active, element, count), kind, reads=reads)
-
-    def _report(self, number: int, met: Conflicts, kind: str, *, reads: bool) -> None:
-        if not met.lanes.size:
-            return
-        granularity = self._batch.program.global_granularity
-        others, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
-        within = (thread >> 5) == (self._batch.cluster_thread[met.lanes] >> 5)
-        for level, chosen in ((ERROR, ~within), (WARNING, within & ~np.isin(met.lanes, met.lanes[~within]))):
-            for other in dict.fromkeys(others[chosen].tolist()):
-                mine = chosen & (others == other)
-                lanes = met.lanes[mine]
-                party = self._batch.describe_thread(int(lanes[0]), int(thread[mine][0]), warp=level == WARNING)
-                detail = f"The same word is also {kind} by {party}"
-                places = met.words[mine] * granularity
-                read = Reads(number, lanes, places) if reads else None
-                if kind == "read":
-                    width = self.order.width
-                    read = Reads(other, lanes // width * width + thread[mine], places, STAMP.of(met.keys[mine]))
-                count, word = int(np.unique(lanes).size), int(met.words[mine][0])
-                self._on_race(number, int(lanes[0]), count, word, other, detail, level, read)
+    def _same_memory(self, met: Conflicts) -> Conflicts:
+        width = self.order.width
+        return met.where(self.lane[met.words] // width == met.lanes // width)

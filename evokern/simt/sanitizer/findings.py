@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -80,46 +81,87 @@ UNFINISHED = "unfinished"
 """Kind of the finding for a launch that was stopped at the instruction limit; a GPU may finish the launch."""
 FATAL = frozenset({"out_of_bounds", "misaligned", "trap", "assert", UNFINISHED}) | ENDLESS
 """Kinds of findings after which a launch does not continue."""
+FACTS = (
+    "kind", "line", "source", "instruction", "block", "thread", "address", "allocation", "offset", "other_line",
+    "count", "hint", "file", "other_file", "called_from", "other_called_from", "level",
+)  # fmt: skip
+"""Facts of a finding, in the order of ``--json``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingSite:
+    """Instruction of a finding, and its place in the source."""
+
+    at: SourceLocation = UNKNOWN_LOCATION
+    """Line of the instruction; unknown if the PTX has no line information."""
+    source: str = ""
+    """Text of that line; empty if no source was given."""
+    instruction: str = ""
+    """PTX instruction."""
+    other: SourceLocation = UNKNOWN_LOCATION
+    """Line of the other access, if there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Access of the first occurrence of a finding."""
+
+    block: tuple[int, int, int] = (0, 0, 0)
+    """Block index."""
+    thread: tuple[int, int, int] = (0, 0, 0)
+    """Thread index."""
+    address: int = 0
+    """Accessed address; 0 without an address."""
+    allocation: str = ""
+    """Name of the accessed allocation or of the nearest one."""
+    offset: int = 0
+    """Bytes from the start of the allocation."""
+
+
+NOWHERE = Access()
+"""Access of a finding without an address."""
+_Value = TypeVar("_Value")
+
+
+class _Part(Generic[_Value]):
+    """Read-only attribute of a finding that is stored in one of its records."""
+
+    def __init__(self, path: str) -> None:
+        self._get = attrgetter(path)
+
+    def __get__(self, finding: Finding, owner: type[Finding]) -> _Value:
+        value: _Value = self._get(finding)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Finding of the sanitizer, as printed by ``--json``."""
+    """Finding of the sanitizer."""
 
     kind: str
     """One of `HINTS`."""
-    line: int
-    """Source line; 0 if the PTX has no line information."""
-    source: str
-    """Text of that line; empty if no source was given."""
-    instruction: str
-    """PTX instruction."""
-    block: tuple[int, int, int]
-    """Block index of the first occurrence."""
-    thread: tuple[int, int, int]
-    """Thread index of the first occurrence."""
-    address: int
-    """Address of the first occurrence; 0 without an address."""
-    allocation: str
-    """Name, in the source, of the accessed allocation or of the nearest one."""
-    offset: int
-    """Bytes from the start of the allocation."""
-    other_line: int
-    """Line of the other access; 0 if there is none."""
-    count: int
-    """Number of occurrences, counted per lane."""
     hint: str
     """Details of this case, followed by the usual cause."""
-    file: str = ""
-    """User header that contains the line, as written in ``#include``; empty for the source itself."""
-    other_file: str = ""
-    """User header that contains `other_line`."""
-    called_from: tuple[tuple[str, int], ...] = ()
-    """(header or empty, line) of the calls through which the line was inlined, innermost first."""
-    other_called_from: tuple[tuple[str, int], ...] = ()
-    """(header or empty, line) of the calls through which `other_line` was inlined, innermost first."""
     level: str = ERROR
     """`error`, or `warning` for a race within a warp and for a value that is read but never used."""
+    count: int = 1
+    """Number of occurrences, counted per lane."""
+    site: FindingSite = FindingSite()
+    access: Access = NOWHERE
+
+    line = _Part[int]("site.at.line")
+    file = _Part[str]("site.at.file")
+    called_from = _Part[tuple[tuple[str, int], ...]]("site.at.called_from")
+    source = _Part[str]("site.source")
+    instruction = _Part[str]("site.instruction")
+    other_line = _Part[int]("site.other.line")
+    other_file = _Part[str]("site.other.file")
+    other_called_from = _Part[tuple[tuple[str, int], ...]]("site.other.called_from")
+    block = _Part[tuple[int, int, int]]("access.block")
+    thread = _Part[tuple[int, int, int]]("access.thread")
+    address = _Part[int]("access.address")
+    allocation = _Part[str]("access.allocation")
+    offset = _Part[int]("access.offset")
 
     @property
     def matters(self) -> bool:
@@ -140,13 +182,29 @@ class Finding:
         return f"{self.kind.replace('_', ' ')}{within} at {self.place}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields in order, as JSON values; fields about headers are omitted if no header is involved."""
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """Return the facts in order, as JSON values; facts about headers are omitted if no header is involved."""
+        facts = {name: getattr(self, name) for name in FACTS}
         if not (self.file or self.other_file):
             for name in ("file", "other_file", "called_from", "other_called_from"):
                 if not facts[name]:
                     del facts[name]
         return facts
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Finding:
+        """Return the finding with these facts, from `as_dict` or from its JSON."""
+
+        def location(prefix: str) -> SourceLocation:
+            calls = tuple((file, line) for file, line in facts.get(f"{prefix}called_from", ()))
+            return SourceLocation(facts[f"{prefix}line"], facts.get(f"{prefix}file", ""), calls)
+
+        site = FindingSite(
+            at=location(""), source=facts["source"], instruction=facts["instruction"], other=location("other_")
+        )
+        access = Access(**{name: facts[name] for name in ("address", "allocation", "offset")},
+                        block=tuple(facts["block"]), thread=tuple(facts["thread"]))  # fmt: skip
+        own = {name: facts[name] for name in ("kind", "hint", "level", "count")}
+        return cls(**own, site=site, access=access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,61 +246,29 @@ class Collector:
         lines = self._lines.get(location.file, ())
         return lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""
 
-    def add(
-        self,
-        kind: str,
-        at: SourceLocation,
-        instruction: str,
-        *,
-        block: tuple[int, int, int] = (0, 0, 0),
-        thread: tuple[int, int, int] = (0, 0, 0),
-        address: int = 0,
-        allocation: str = "",
-        offset: int = 0,
-        other: SourceLocation = UNKNOWN_LOCATION,
-        count: int = 1,
-        detail: str = "",
-        level: str = ERROR,
-        reads: tuple[int, KnownReads] | None = None,
-    ) -> None:
-        """Record occurrences of one kind at one location; store the first occurrence of the highest level in full."""
-        key = (kind, at if at.line else instruction, other, allocation)
-        if level == ERROR:
+    def add(self, found: Finding, reads: tuple[int, KnownReads] | None = None) -> None:
+        """Record occurrences of one kind at one location; store the first occurrence of the highest level in full.
+
+        Args:
+            found: the occurrences; its hint contains only the details, and its site has no source yet.
+            reads: instruction and known facts of the invalid reads, if any.
+        """
+        kind, site, allocation = found.kind, found.site, found.access.allocation
+        key = (kind, site.at if site.at.line else site.instruction, site.other, allocation)
+        if found.level == ERROR:
             self._note_reads(key, reads)
         known = self._groups.get(key)
         if known is not None:
-            known[1] += count
-            if known[0].level == level or level == WARNING:
+            known[1] += found.count
+            if known[0].level == found.level or found.level == WARNING:
                 return
-        total = count if known is None else known[1]
+        total = found.count if known is None else known[1]
         if known is None and len(self._groups) >= FINDING_LIMIT:
-            self.dropped += count
+            self.dropped += found.count
             return
-        of_cluster = SAME_CLUSTER in detail or instruction.startswith("barrier.cluster")
-        cause = CLUSTER_HINTS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
-        if kind == "out_of_bounds" and (not allocation or abs(offset) >= FAR_BYTES):
-            cause = FAR_HINT if allocation else WILD_HINT
-        hint = f"{detail.removesuffix('.')}. {cause}" if detail else cause
-        finding = Finding(
-            kind,
-            at.line,
-            self.text(at),
-            instruction,
-            block,
-            thread,
-            address,
-            variable_name(allocation).rpartition("::")[2],
-            offset,
-            other.line,
-            count,
-            hint,
-            at.file,
-            other.file,
-            at.called_from,
-            other.called_from,
-            level,
-        )
-        self._groups[key] = [finding, total]
+        access = replace(found.access, allocation=variable_name(allocation).rpartition("::")[2])
+        site = replace(site, source=self.text(site.at))
+        self._groups[key] = [replace(found, hint=_hint(found), site=site, access=access), total]
         if kind in FATAL and self.fatal_key is None:
             self.fatal_key = key
             if self._at_fatal is not None:
@@ -271,9 +297,8 @@ class Collector:
             self._groups[keys[number]][0] = replace(finding, level=WARNING, hint=hint)
 
     def _finish(self, key: _Key) -> Finding:
-        finding, count = self._groups[key]
-        values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
-        return Finding(**{**values, "count": count})
+        finding: Finding = self._groups[key][0]
+        return replace(finding, count=self._groups[key][1])
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -322,6 +347,16 @@ class SuspectReads:
             for place in range(0, width, GRANULE):
                 bits[np.isin(_at(who, (places + place) // GRANULE), suspect)] |= np.uint64(bit)
         return bits
+
+
+def _hint(found: Finding) -> str:
+    """Return the details of a finding, followed by the usual cause."""
+    kind, detail, access = found.kind, found.hint, found.access
+    of_cluster = SAME_CLUSTER in detail or found.instruction.startswith("barrier.cluster")
+    cause = CLUSTER_HINTS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
+    if kind == "out_of_bounds" and (not access.allocation or abs(access.offset) >= FAR_BYTES):
+        cause = FAR_HINT if access.allocation else WILD_HINT
+    return f"{detail.removesuffix('.')}. {cause}" if detail else cause
 
 
 def _at(who: Array, granule: Array) -> Array:

@@ -9,17 +9,30 @@ shadow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from evokern.ptx.program import PtxProgram
-from evokern.simt.arrays import Active, Array, sparse_zeros
-from evokern.simt.batch import Batch
+from evokern.simt.arrays import Array, sparse_zeros
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.memory.buffers import GLOBAL_BASE, Memory
-from evokern.simt.sanitizer.access_keys import in_elements, repeated
+from evokern.simt.sanitizer.access_keys import Conflicts, KeyTable, WordAccess, repeated
 from evokern.simt.sanitizer.block_history import ATOMIC, BLOCK, NUMBER, TIME, BlockHistory, keys_of
 from evokern.simt.sanitizer.block_shadow import BlockShadow
-from evokern.simt.sanitizer.findings import ERROR, Reads
+from evokern.simt.sanitizer.findings import Access, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
+
+
+@dataclass(slots=True, eq=False)
+class GridAccess:
+    """Access of lanes to words of global memory; not frozen, because one is created for each access that runs."""
+
+    batch: Batch
+    words: WordAccess
+    mine: Array
+    """Block of each lane, as stored in keys."""
 
 
 class GlobalShadow:
@@ -43,14 +56,13 @@ class GlobalShadow:
         self.ordered = program.orders_blocks
         self.size = memory.storage.size
         self.words = self.size // self.granularity
-        self.writer = sparse_zeros(self.words, np.uint64)
+        self.writer = KeyTable(sparse_zeros(self.words, np.uint64))
         self._cluster = cluster
         # The lowest and the highest block that accessed a word may be in one cluster although a block between them is
         # in another.
         logged = self.ordered or cluster is not None
         self.reads = BlockHistory(self.words, logged=logged, ascending=cluster is None)
         self.atomics = BlockHistory(self.words, logged=logged, ascending=cluster is None)
-        self._views: dict[int, Array] = {}
         self.now = 1
         self.last_stamp = 0
         self.fenced = np.zeros((launches, blocks), np.int64)
@@ -72,177 +84,130 @@ class GlobalShadow:
 
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
         """Return a shadow that detects races between threads of one block, for the blocks of a batch."""
+        return BlockShadow(batch, order, self.words, self._place_of)
 
-        def report(
-            number: int, lane: int, count: int, word: int, other: int, detail: str, level: str,
-            reads: Reads | None,
-        ) -> None:  # fmt: skip
-            self._report(batch, number, lane, count, word, other, detail, level, reads)
-
-        return BlockShadow(batch, order, self.words, report)
-
-    def _view(self, width: int) -> tuple[Array, int]:
-        count = max(width // self.granularity, 1)
-        view = self._views.get(count)
-        if view is None:
-            view = self._views[count] = in_elements(self.writer, count)
-        return view, count
-
-    def element(self, index: Array, width: int) -> tuple[Array, int]:
-        """Return element indices from indices in units of the access width, and the number of words per element."""
-        count = max(width // self.granularity, 1)
-        return (index if width >= self.granularity else index * width // self.granularity), count
-
-    def read(
-        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, *, initialised: bool
-    ) -> None:
+    def read(self, access: GridAccess, *, initialised: bool) -> None:
         """Check reads for races with writes by other blocks and for uninitialised words, then record the reads."""
-        element, _ = self.element(index, width)
-        view, count = self._view(width)
-        seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        words = access.words
+        seen = self.writer.take(words.element, words.count)
         if seen.any():
-            self._against_writers(batch, active, seen, mine, element, count, number, atomic=False, reads=True)
-        self._against(batch, active, self.atomics, mine, element, count, number, "updated atomically", reads=True)
+            self._report_late(access, words.pairs(seen, self._by_others(access, seen)), "written", reads=True)
+        self._against(access, self.atomics, "updated atomically", reads=True)
         if not initialised:
-            self._unwritten(batch, active, seen, element, count, number)
-        self.reads.add(element, count, keys_of(_each(mine, element), self.now, number))
+            self._unwritten(access, seen)
+        self.reads.add(words, keys_of(access.mine, self.now, words.number))
 
-    def write(
-        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array | None,
-        *, atomic: bool = False,
-    ) -> Array | None:  # fmt: skip
+    def write(self, access: GridAccess, changes: Callable[[], Array] | None, *, atomic: bool = False) -> Array | None:
         """Check writes for races with other blocks, and record them; rewriting the stored value is not a race.
 
+        Args:
+            access: the access.
+            changes: function that returns a mask of the lanes that change the stored value; None if unknown.
+            atomic: whether the access takes part in ordering blocks.
+
         Returns:
-            A mask of the lanes that change the stored value; None if unknown.
+            That mask if it was needed.
         """
-        element, _ = self.element(index, width)
-        view, count = self._view(width)
-        seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        words = access.words
+        seen = self.writer.take(words.element, words.count)
         changed = None
         if seen.any():
-            if values is not None:
-                now = self.memory.view(width).take(index, mode="clip")
-                changed = (now.view(np.uint8) != values.view(np.uint8)).reshape(-1, width).any(1)
-            self._against_writers(batch, active, seen, mine, element, count, number, changed=changed, atomic=atomic)
-        self._against(batch, active, self.reads, mine, element, count, number, "read")
+            race = self._by_others(access, seen)
+            if changes is not None:
+                changed = changes()
+                race &= changed[:, None]
+            if atomic:
+                race &= ATOMIC.alone(seen) == 0
+            self._report_late(access, words.pairs(seen, race), "written")
+        self._against(access, self.reads, "read")
         if not atomic:
-            self._against(batch, active, self.atomics, mine, element, count, number, "updated atomically")
-        own = keys_of(_each(mine, element), self.now, number, atomic=atomic)
+            self._against(access, self.atomics, "updated atomically")
+        own = keys_of(access.mine, self.now, words.number, atomic=atomic)
         if atomic:
-            self.atomics.add(element, count, own)
-        view[element] = repeated(own, count)
+            self.atomics.add(words, own)
+        self.writer.view(words.count)[words.element] = repeated(own, words.count)
         return changed
 
-    def report_collisions(
-        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array
-    ) -> None:
+    def report_collisions(self, access: GridAccess, values: Array, width: int) -> None:
         """Report threads of this batch that write different values to one address with the same instruction."""
-        element, count = self.element(index, width)
+        batch, mine, element = access.batch, access.mine, access.words.element
+        number, lanes = access.words.number, access.words.active.lanes
         _, which = np.unique(element, return_inverse=True)
         last = np.zeros(element.size, np.int64)
         last[which] = np.arange(element.size)
         winner = last[which]
         raw = values.view(np.uint8).reshape(-1, width)
         differ = (raw[winner] != raw).any(1)
-        other = mine[winner] != mine if mine.shape[0] > 1 else np.zeros(element.size, np.bool_)
+        other = mine[winner] != mine
         for race, same_block in ((differ & other, False), (differ & ~other, True)):
             if not race.any():
                 continue
             at = int(np.flatnonzero(race)[0])
-            lane = int(active.lanes[at])
-            winning = int(active.lanes[winner[at]])
+            winning = int(lanes[winner[at]])
             who = (
                 f"thread {int(batch.thread[winning])} of the same block"
                 if same_block
                 else f"block {int(batch.block_id[winning])} of the grid"
             )
-            word = int(element[at]) * count
+            place = self._place_of(int(element[at]) * access.words.count * self.granularity)
             detail = f"The same word is also written by {who}"
-            self._report(batch, number, lane, int(np.count_nonzero(race)), word, number, detail)
+            batch.report("global_race", Occurrence.of(number, lanes[race], number), place, detail=detail)
 
-    def _against_writers(
-        self, batch: Batch, active: Active, seen: Array, mine: Array, element: Array, count: int, number: int, *,
-        changed: Array | None = None, atomic: bool, reads: bool = False,
-    ) -> None:  # fmt: skip
+    def _by_others(self, access: GridAccess, seen: Array) -> Array:
+        """Return which of the last writers of an access's words are other blocks."""
         theirs = BLOCK.alone(seen)
-        race = (theirs != 0) & (theirs != mine[:, None])
-        if changed is not None:
-            race &= changed[:, None]
-        if atomic:
-            race &= ATOMIC.alone(seen) == 0
-        if race.any():
-            row, part = np.nonzero(race)
-            words = element[row] * count + part
-            self._races(batch, active.lanes[row], words, seen[row, part], number, "written", reads=reads)
+        others: Array = (theirs != 0) & (theirs != access.mine[:, None])
+        return others
 
-    def _against(
-        self, batch: Batch, active: Active, history: BlockHistory, mine: Array, element: Array, count: int, number: int,
-        what: str, *, reads: bool = False,
-    ) -> None:  # fmt: skip
+    def _against(self, access: GridAccess, history: BlockHistory, what: str, *, reads: bool = False) -> None:
         if history.used:
-            row, words, keys = history.others(element, count, _each(mine, element))
+            row, words, keys = history.others(access.words, access.mine)
+            met = Conflicts(access.words.active.lanes[row], words, keys)
             if self.ordered and history is self.atomics and row.size:
                 # The last block that updated a word after a fence has seen all earlier updates of that word.
-                latest = self.writer[words]
-                chain = (BLOCK.alone(latest) == _each(mine, element)[row]) & (ATOMIC.alone(latest) != 0)
-                late = ~(chain & self._has_acquired(batch, active.lanes[row], BLOCK.of(keys) - 1))
-                row, words, keys = row[late], words[late], keys[late]
-            if row.size:
-                self._races(batch, active.lanes[row], words, keys, number, what, reads=reads)
+                latest = self.writer.keys[words]
+                chain = (BLOCK.alone(latest) == access.mine[row]) & (ATOMIC.alone(latest) != 0)
+                met = met.where(~(chain & self._has_acquired(access.batch, met.lanes, BLOCK.of(keys) - 1)))
+            self._report_late(access, met, what, reads=reads)
 
-    def _races(
-        self, batch: Batch, lanes: Array, words: Array, keys: Array, number: int, what: str, *, reads: bool
-    ) -> None:
-        """Report accesses by lanes that are not ordered after the accesses of other blocks."""
-        other = BLOCK.of(keys) - 1
-        if self._cluster is not None:
-            apart = self._cluster[other] != self._cluster[batch.block_id[lanes]]
-            lanes, words, keys, other = lanes[apart], words[apart], keys[apart], other[apart]
-        if self.ordered:
-            late = ~self._known(batch, lanes, other, TIME.of(keys))
-            lanes, words, keys, other = lanes[late], words[late], keys[late], other[late]
-        numbers = NUMBER.of(keys)
+    def _report_late(self, access: GridAccess, met: Conflicts, what: str, *, reads: bool = False) -> None:
+        """Report lanes whose access is not ordered after the given accesses of other blocks."""
+        batch, number = access.batch, access.words.number
+        if self._cluster is not None and met.lanes.size:
+            met = met.where(self._cluster[BLOCK.of(met.keys) - 1] != self._cluster[batch.block_id[met.lanes]])
+        if self.ordered and met.lanes.size:
+            met = met.where(~self._known(batch, met.lanes, BLOCK.of(met.keys) - 1, TIME.of(met.keys)))
+        numbers = NUMBER.of(met.keys)
         for theirs in dict.fromkeys(numbers.tolist()):
-            group = numbers == theirs
-            detail = f"The same word is also {what} by block {int(other[group][0])} of the grid"
-            count = int(np.unique(lanes[group]).size)
-            read = Reads(number, lanes[group], words[group] * self.granularity) if reads else None
-            self._report(batch, number, int(lanes[group][0]), count, int(words[group][0]), theirs, detail, reads=read)
+            group = met.where(numbers == theirs)
+            detail = f"The same word is also {what} by block {int(BLOCK.of(group.keys[:1])[0]) - 1} of the grid"
+            places = group.words * self.granularity
+            batch.report(
+                "global_race",
+                Occurrence(number, int(group.lanes[0]), int(np.unique(group.lanes).size), theirs),
+                self._place_of(int(places[0])),
+                detail=detail,
+                reads=Reads(number, group.lanes, places) if reads else None,
+            )
 
-    def _report(
-        self, batch: Batch, number: int, lane: int, count: int, word: int, other: int, detail: str, level: str = ERROR,
-        reads: Reads | None = None,
-    ) -> None:  # fmt: skip
-        at = word * self.granularity
-        buffer = self.memory.find(at)
-        name, offset = (buffer.name, at - buffer.offset) if buffer else ("", at)
-        batch.report(
-            "global_race", number, lane, count=count, address=at + GLOBAL_BASE, allocation=name, offset=offset,
-            other=other, detail=detail, level=level, reads=reads,
-        )  # fmt: skip
+    def _place_of(self, position: int, lane: int = 0) -> Access:
+        buffer = self.memory.find(position)
+        name, offset = (buffer.name, position - buffer.offset) if buffer else ("", position)
+        return Access(address=position + GLOBAL_BASE, allocation=name, offset=offset)
 
-    def _unwritten(self, batch: Batch, active: Active, seen: Array, element: Array, count: int, number: int) -> None:
+    def _unwritten(self, access: GridAccess, seen: Array) -> None:
         empty = (seen == 0).any(1)
         if not empty.any():
             return
-        lanes = active.lanes[empty]
-        places = element[empty] * count * self.granularity
+        words = access.words
+        lanes = words.active.lanes[empty]
+        places = words.element[empty] * words.count * self.granularity
         for buffer in self.memory.buffers:
-            if not buffer.initialised:
-                inside = (places >= buffer.offset) & (places < buffer.offset + buffer.size)
-                if inside.any():
-                    at = int(places[inside][0])
-                    batch.report(
-                        "uninitialised",
-                        number,
-                        int(lanes[inside][0]),
-                        count=int(np.count_nonzero(inside)),
-                        address=at + GLOBAL_BASE,
-                        allocation=buffer.name,
-                        offset=at - buffer.offset,
-                        reads=Reads(number, lanes[inside], places[inside]),
-                    )
+            inside = (places >= buffer.offset) & (places < buffer.offset + buffer.size)
+            if not buffer.initialised and inside.any():
+                bad, where = lanes[inside], places[inside]
+                at, reads = Occurrence.of(words.number, bad), Reads(words.number, bad, where)
+                access.batch.report("uninitialised", at, self._place_of(int(where[0])), reads=reads)
 
     # ---- order between blocks
 
@@ -323,8 +288,3 @@ class GlobalShadow:
 def _pairs(launch: Array, block: Array) -> list[tuple[int, int]]:
     """Return the distinct (launch, block) pairs of the lanes."""
     return [(one, two) for one, two in np.unique(np.stack([launch, block], 1), axis=0).tolist()]
-
-
-def _each(mine: Array, element: Array) -> Array:
-    """Return the block of each lane, expanding a single common value."""
-    return mine if mine.shape[0] == element.shape[0] else np.repeat(mine, element.shape[0])

@@ -16,7 +16,7 @@ import numpy as np
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import WaitsOutside
+from evokern.simt.batch import Occurrence, WaitsOutside
 from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.sanitizer.findings import ERROR, UNFINISHED, WARNING
 from evokern.simt.state import MachineState
@@ -50,12 +50,8 @@ class HangDetector:
     """
 
     def __init__(self, state: MachineState, reconvergence: Reconvergence) -> None:
-        self._machine, self._batch, self.schedule, self._reconvergence = (
-            state,
-            state.batch,
-            state.schedule,
-            reconvergence,
-        )
+        self._machine, self._batch, self._reconvergence = state, state.batch, reconvergence
+        self.schedule = state.schedule
         self._options = state.batch.options
         self.load()
 
@@ -104,7 +100,7 @@ class HangDetector:
         """Stop a launch that never ends or, if not `certain`, a launch that may be only long."""
         lane = int(self._batch.active.lanes[0])
         kind, level = ("instruction_limit", ERROR) if certain else (UNFINISHED, WARNING)
-        self._batch.report(kind, segment.base, lane, detail=detail, level=level)
+        self._batch.report(kind, Occurrence(segment.base, lane), detail=detail, level=level)
         if OUTSIDE in detail and segment.polls:
             raise WaitsOutside
         self._batch.stop()

@@ -12,9 +12,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.batch import Batch
+from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.sanitizer.thread_order import ThreadOrder
+
+
+@dataclass(frozen=True, slots=True)
+class MbarrierCall:
+    """An instruction that uses barrier objects."""
+
+    number: int
+    """The instruction."""
+    offset: int
+    """Bytes to add to addresses."""
+    relaxed: bool = False
+    """Whether it neither publishes nor acquires accesses."""
+    drop: bool = False
+    """Whether later phases expect one arrival less."""
+    parity: bool = False
+    """Whether it waits for a parity instead of a token's phase."""
 
 
 @dataclass(slots=True)
@@ -55,15 +71,15 @@ class Mbarriers:
         """Return the state of every object by address, for comparison."""
         return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._mbarriers.items()}
 
-    def _locate(self, active: Active, address: Array, offset: int, number: int) -> tuple[Active | None, Array]:
-        sound, index, leaders = self._shared.locate(active, address, offset, 8, number)
+    def _locate(self, active: Active, address: Array, call: MbarrierCall) -> tuple[Active | None, Array]:
+        sound, index, leaders = self._shared.locate(active, address, call.offset, 8, call.number)
         if sound is not None and self._shared.shadow is not None:
             self._shared.shadow.settle(index, 8, leaders)
         return sound, index
 
-    def init(self, active: Active, address: Array, offset: int, number: int, counts: Array) -> None:
+    def init(self, active: Active, address: Array, call: MbarrierCall, counts: Array) -> None:
         """Initialise one object per lane and start its phase 0."""
-        sound, index = self._locate(active, address, offset, number)
+        sound, index = self._locate(active, address, call)
         if sound is not None:
             for place, count in zip(index, np.broadcast_to(counts, index.shape), strict=True):
                 self._mbarriers[int(place)] = _Mbarrier(int(count), int(count))
@@ -71,39 +87,30 @@ class Mbarriers:
     def _of(self, place: int, lane: int, number: int) -> _Mbarrier:
         known = self._mbarriers.get(place)
         if known is None:
-            address, name, offset = self._shared.place_of(place * 8, lane)
-            self._batch.report("uninitialised", number, lane, address=address, allocation=name, offset=offset,
-                           detail="This barrier object was never initialised")  # fmt: skip
+            access = self._shared.place_of(place * 8)
+            detail = "This barrier object was never initialised"
+            self._batch.report("uninitialised", Occurrence(number, lane), access, detail=detail)
             known = self._mbarriers[place] = _Mbarrier(1, 1)
         return known
 
     def arrive(
-        self,
-        active: Active,
-        address: Array,
-        offset: int,
-        number: int,
-        counts: Array,
-        *,
-        expect: Array | None = None,
-        drop: bool = False,
-        releases: bool = True,
+        self, active: Active, address: Array, call: MbarrierCall, counts: Array, expect: Array | None = None
     ) -> Array:
         """Record the arrivals of lanes, one after another; return the tokens of the phases."""
         tokens = np.zeros(active.count, np.uint64)
-        sound, index = self._locate(active, address, offset, number)
+        sound, index = self._locate(active, address, call)
         if sound is None:
             return tokens
         counts = np.broadcast_to(counts, (active.count,))
         arrived: dict[int, list[int]] = {}
         for at, (place, lane) in enumerate(zip(index, sound.lanes, strict=True)):
-            barrier = self._of(int(place), int(lane), number)
+            barrier = self._of(int(place), int(lane), call.number)
             tokens[at] = barrier.phase
-            if releases:
+            if not call.relaxed:
                 arrived.setdefault(int(place), []).append(int(lane))
             if expect is not None:
                 barrier.bytes += int(expect[min(at, expect.size - 1)])
-            if drop:
+            if call.drop:
                 barrier.expected -= 1
             barrier.pending -= int(counts[at])
             if barrier.settle():
@@ -124,37 +131,27 @@ class Mbarriers:
         if self._order is not None:
             self._order.complete(lane // self._order.width, place)
 
-    def expect(self, active: Active, address: Array, offset: int, number: int, amount: Array) -> None:
+    def expect(self, active: Active, address: Array, call: MbarrierCall, amount: Array) -> None:
         """Announce bytes or, with a negative amount, record the arrival of bytes."""
-        sound, index = self._locate(active, address, offset, number)
+        sound, index = self._locate(active, address, call)
         if sound is None:
             return
         for place, lane, size in zip(index, sound.lanes, np.broadcast_to(amount, index.shape), strict=True):
-            barrier = self._of(int(place), int(lane), number)
+            barrier = self._of(int(place), int(lane), call.number)
             barrier.bytes += int(size)
             if barrier.settle():
                 self._complete(int(place), int(lane), [])
 
-    def done(
-        self,
-        active: Active,
-        address: Array,
-        offset: int,
-        number: int,
-        token: Array,
-        *,
-        parity: bool,
-        acquires: bool = True,
-    ) -> Array:
+    def done(self, active: Active, address: Array, call: MbarrierCall, token: Array) -> Array:
         """Return, per lane, whether a phase has ended: a token's phase, or the latest phase with a given parity."""
         result = np.zeros(active.count, np.bool_)
-        sound, index = self._locate(active, address, offset, number)
+        sound, index = self._locate(active, address, call)
         if sound is None:
             return result
         token = np.broadcast_to(token, (active.count,))
         for at, (place, lane) in enumerate(zip(index, sound.lanes, strict=True)):
-            phase = self._of(int(place), int(lane), number).phase
-            result[at] = (phase & 1) != (int(token[at]) & 1) if parity else phase > int(token[at])
-        if self._order is not None and acquires and result.any():
+            phase = self._of(int(place), int(lane), call.number).phase
+            result[at] = (phase & 1) != (int(token[at]) & 1) if call.parity else phase > int(token[at])
+        if self._order is not None and not call.relaxed and result.any():
             self._order.wait(self._batch.restrict(sound, result), index[result])
         return result

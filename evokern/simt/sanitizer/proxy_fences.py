@@ -59,7 +59,7 @@ class ProxyFences:
         if shadow is None:
             return
         few = leaders.active
-        keys, words = shadow.writers(index[leaders.chosen], width)
+        access, keys = shadow.writers(leaders, index, width)
         stamp, thread = STAMP.of(keys), THREAD.of(keys)
         block = (few.lanes // self._width)[:, None]
         late = (stamp >= self.own[block * self._width + thread]) & (stamp > 0) & (stamp < IN_FLIGHT)
@@ -72,6 +72,6 @@ class ProxyFences:
             shadow.order.classes.split_all()
             self.check(active, index, width, number, LeaderLanes(active, EVERYTHING))
             return
-        lanes = np.repeat(few.lanes[:, None], late.shape[1], 1)[late]
-        detail = f"The word was written by {self._batch.describe_thread(int(lanes[0]), int(thread[late][0]))}"
-        shadow.report("proxy_fence", number, lanes, words[late], keys[late], detail)
+        met = access.pairs(keys, late)
+        detail = f"The word was written by {self._batch.describe_thread(int(met.lanes[0]), int(thread[late][0]))}"
+        shadow.report("proxy_fence", number, met, detail)

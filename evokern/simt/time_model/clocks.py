@@ -19,7 +19,7 @@ import numpy as np
 from evokern.simt.arrays import Array
 from evokern.simt.time_model.contention import Pipes
 from evokern.simt.time_model.latencies import Latencies
-from evokern.simt.time_model.pipes import L2, NAMES, TENSOR, Hold
+from evokern.simt.time_model.pipes import L2, NAMES, TENSOR, Hold, PipeUse
 from evokern.simt.time_model.stalls import MeanStalls, Stalls
 
 CAUSES = ("barrier", "async_copy", "memory", "pipes")
@@ -40,7 +40,7 @@ SIMULTANEOUS = 32
 _MEMORY = CAUSES.index("memory")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """Instruction data that the simulation needs."""
 
@@ -94,48 +94,55 @@ class MeanTimes:
     """Waits by instruction, if requested."""
 
 
+@dataclass(frozen=True)
+class BatchShape:
+    """Size of a simulated batch."""
+
+    rows: int
+    """Number of register rows."""
+    warps: int
+    """Warps of the batch."""
+    warps_per_block: int
+    """Warps per block."""
+    ranks: int
+    """Blocks of a cluster, adjacent in the batch."""
+    multiplies: bool
+    """Whether there are products of warpgroups."""
+
+
 class Clocks:
     """Clocks of all warps of a batch."""
 
     def __init__(
-        self, rows: int, warps: int, warps_per_block: int, latencies: Latencies, copy_latency: float, *,
-        multiplies: bool, contention_factor: float | None, products_wait: bool = False, stalls: Stalls | None = None,
-        ranks: int = 1,
-    ) -> None:  # fmt: skip
+        self, shape: BatchShape, latencies: Latencies, copy_latency: float, use: PipeUse, stalls: Stalls | None = None
+    ) -> None:
         """Start all warps at the same time.
 
         Args:
-            rows: number of register rows.
-            warps: warps of the batch.
-            warps_per_block: warps per block.
+            shape: registers and warps of the batch.
             latencies: latencies of the chip.
             copy_latency: clocks until an asynchronous copy without contention has arrived.
-            multiplies: whether there are products of warpgroups.
-            contention_factor: number of blocks whose demands compete with a block's on its SM, itself included; None
-                without contention between warps.
-            products_wait: whether each product of a warpgroup starts only after the previous one has ended.
+            use: use of pipes by the instructions.
             stalls: records the instructions at which warps wait; None if not requested.
-            ranks: blocks of a cluster, adjacent in the batch.
         """
-        self.stalls, self.ranks = stalls, ranks
+        rows, warps, blocks = shape.rows, shape.warps, shape.warps // shape.warps_per_block
+        self.stalls, self.ranks = stalls, shape.ranks
         self.ready = np.zeros((rows, warps))
         # Products of a warpgroup may use each other's unfinished accumulators; other instructions wait until these
         # times.
-        self.early = np.zeros((rows, warps)) if multiplies else None
+        self.early = np.zeros((rows, warps)) if shape.multiplies else None
         self.clock = np.zeros(warps)
         self.ordered = np.zeros(warps)
-        self.arrival = np.zeros((BARRIERS + 1, warps // warps_per_block))
+        self.arrival = np.zeros((BARRIERS + 1, blocks))
         self.passing = np.full(warps, -1)
         self.copies, self.products = Groups(warps), Groups(warps)
         self.pending = np.zeros(warps)
         self.copy_demand, self.copy_demand_at = np.zeros(warps), np.full(warps, np.inf)
         self.products_done = np.zeros(warps)
-        self.block = np.repeat(np.arange(warps // warps_per_block), warps_per_block)
-        self.latencies, self.copy_latency, self.products_wait = latencies, copy_latency, products_wait
-        self.sms = (
-            [Pipes(len(NAMES)) for _ in range(warps // warps_per_block)] if contention_factor is not None else None
-        )
-        self.contention_factor = contention_factor or 1.0
+        self.block = np.repeat(np.arange(blocks), shape.warps_per_block)
+        self.latencies, self.copy_latency, self.products_wait = latencies, copy_latency, use.products_wait
+        self.sms = None if use.demands is None else [Pipes(len(NAMES)) for _ in range(blocks)]
+        self.contention_factor = 1.0 if use.demands is None else use.demands.contention_factor
         self.busy: dict[str, Array] = {}
         self._waits = np.zeros((len(CAUSES), warps))
         self.waits = dict(zip(CAUSES, self._waits, strict=True))

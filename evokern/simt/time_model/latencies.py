@@ -19,7 +19,7 @@ from evokern.hardware.profiles import Profile
 from evokern.ptx.syntax import Instruction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Latencies:
     """Clocks from the issue of an instruction to the use of its result; see `pipes` for the occupancy of pipes."""
 

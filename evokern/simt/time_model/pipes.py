@@ -10,7 +10,7 @@ A warp that runs alone can use a quarter of a pipe (`holds`); all warps together
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -70,6 +70,18 @@ class Demands:
     """Clocks for which an asynchronous copy occupies the port to L2 in the background."""
     contention_factor: float
     """Number of blocks whose demands compete on an SM (1 for a block alone); included in the clocks above."""
+
+
+@dataclass(frozen=True)
+class PipeUse:
+    """Use of the pipes of an SM by the instructions of a launch."""
+
+    holds: Mapping[int, Hold] = field(default_factory=dict)
+    """Instruction number → the pipe that it occupies, and for how long."""
+    demands: Demands | None = None
+    """Demand of instructions for the pipes that all warps share; None without contention."""
+    products_wait: bool = False
+    """Whether each product of a warpgroup starts only after the previous one has ended."""
 
 
 def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_factor: float = 1.0) -> Demands:

@@ -49,7 +49,7 @@ CAUSES: Mapping[str, str] = {
 """Component of the time → name of a kernel that it bounds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchFacts:
     """Input of the time model for one launch."""
 

@@ -23,9 +23,9 @@ from evokern.ptx.register_accesses import is_product
 from evokern.ptx.segments import Segment
 from evokern.ptx.syntax import Address, Immediate, Instruction
 from evokern.simt.counters import BatchRecord
-from evokern.simt.time_model.clocks import CLUSTER, UNGROUPED, Clocks, MeanTimes, SegmentPlan, Step
+from evokern.simt.time_model.clocks import CLUSTER, UNGROUPED, BatchShape, Clocks, MeanTimes, SegmentPlan, Step
 from evokern.simt.time_model.latencies import Latencies, cost_of
-from evokern.simt.time_model.pipes import Demands, Hold
+from evokern.simt.time_model.pipes import PipeUse
 from evokern.simt.time_model.stalls import Stalls
 
 MAX_STEPS = 40_000
@@ -52,15 +52,7 @@ class Timeline:
     """Simulation of one launch from its recorded run."""
 
     def __init__(
-        self,
-        program: PtxProgram,
-        latencies: Latencies,
-        extra: Mapping[int, float],
-        l2_latency: float,
-        holds: Mapping[int, Hold],
-        demands: Demands | None = None,
-        *,
-        products_wait: bool = False,
+        self, program: PtxProgram, latencies: Latencies, extra: Mapping[int, float], l2_latency: float, use: PipeUse
     ) -> None:
         """Prepare the simulation.
 
@@ -69,12 +61,10 @@ class Timeline:
             latencies: latencies of the chip.
             extra: instruction number → additional clocks (bank conflicts, uncoalesced sectors).
             l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
-            holds: instruction number → the pipe that it occupies, and for how long.
-            demands: demand of instructions for the pipes that all warps share; None without contention.
-            products_wait: whether the assembler waits after each product of a warpgroup.
+            use: use of pipes by the instructions.
         """
         self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
-        self.holds, self.demands, self.products_wait = holds, demands, products_wait
+        self.use = use
         self._rows: dict[tuple[int, str], int] = {}
         self._plans: dict[int, SegmentPlan] = {}
 
@@ -91,11 +81,8 @@ class Timeline:
         for index in {segment for segment, _ in record.steps}:
             self._plan(self.program.segments[index])
         multiplies = any(is_product(item) for item in self.program.instructions)
-        state = Clocks(
-            len(self._rows) + 1, record.warps, warps_per_block, self.latencies, self.l2_latency,
-            multiplies=multiplies, contention_factor=None if self.demands is None else self.demands.contention_factor,
-            products_wait=self.products_wait, stalls=noted, ranks=ranks,
-        )  # fmt: skip
+        shape = BatchShape(len(self._rows) + 1, record.warps, warps_per_block, ranks, multiplies)
+        state = Clocks(shape, self.latencies, self.l2_latency, self.use, noted)
         mean_times: dict[tuple[int, int], MeanTimes] = {}
         done, before = 0, -1
         for segment, mask in record.steps:
@@ -121,8 +108,8 @@ class Timeline:
         steps = tuple(step for step in found if step is not None)
         written = dict.fromkeys(row for step in steps for row in step.results)
         demand = None
-        if self.demands is not None:
-            demand = self.demands.in_line[:, segment.base : segment.base + len(found)].sum(1)
+        if self.use.demands is not None:
+            demand = self.use.demands.in_line[:, segment.base : segment.base + len(found)].sum(1)
         self._plans[segment.index] = SegmentPlan(
             steps,
             all(step.kind not in _MEETING for step in steps),
@@ -152,9 +139,12 @@ class Timeline:
             if cost.kind == "barrier" and instruction.has("cluster"):
                 keep = CLUSTER
         latency += self.extra.get(number, 0.0)
-        copies = float(self.demands.copies[number]) if self.demands is not None else 0.0
+        copies = float(self.use.demands.copies[number]) if self.use.demands is not None else 0.0
         reads, writes = tuple(dict.fromkeys(rows[0])), tuple(rows[1])
-        return Step(cost.kind, latency, reads, writes, keep, self.holds.get(number), copies, number)
+        return Step(
+            kind=cost.kind, latency=latency, sources=reads, results=writes, keep=keep,
+            hold=self.use.holds.get(number), copies=copies, number=number,
+        )  # fmt: skip
 
     def _row(self, segment: Segment, name: str) -> int:
         return self._rows.setdefault((segment.routine.number, name), len(self._rows))

@@ -20,7 +20,7 @@ from evokern.simt.counters import Counters
 from evokern.simt.time_model import placement
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import demands, holds
+from evokern.simt.time_model.pipes import PipeUse, demands, holds
 from evokern.simt.time_model.timeline import Timeline
 from evokern.study.discovery import find_study, kernel_of
 
@@ -61,13 +61,15 @@ def _facts(grid: tuple[int, int, int], steps: Sequence[int], resident: int, sms:
     latencies = latencies_of(H200)
     contention_factor = timemodel.contention_factor(len(steps), resident, replace(H200, sms=sms))
     timeline = Timeline(
-        program, latencies, {}, latencies.l2, holds(program, counters, H200),
-        demands(program, counters, H200, contention_factor),
+        program, latencies, {}, latencies.l2,
+        PipeUse(holds(program, counters, H200), demands(program, counters, H200, contention_factor)),
     )  # fmt: skip
     ends = [end for record in counters.record for end in timeline.walk(record, counters.warps_per_block).blocks]
     work = timemodel.work_of(grid, counters, placement.block_runs(program, counters), ends, H200)
-    blocks = grid[0] * grid[1]
-    return timemodel.LaunchFacts(blocks, resident, counters, sum(ends) / len(ends), max(ends), 0.0, 0.0, 0.0, 0, work)
+    return timemodel.LaunchFacts(
+        blocks=grid[0] * grid[1], resident=resident, counters=counters, block_clocks=sum(ends) / len(ends),
+        longest_clocks=max(ends), pipe_wait_clocks=0.0, working_set_bytes=0.0, unique_bytes=0.0, work=work,
+    )  # fmt: skip
 
 
 def _time(grid: tuple[int, int, int], steps: Sequence[int], resident: int = 2, sms: int = 8) -> float:

@@ -12,6 +12,7 @@ from evokern.hardware.profiles import chip
 from evokern.simt.counters import Counters
 from evokern.simt.time_model import placement
 from evokern.simt.time_model.latencies import latencies_of
+from evokern.simt.time_model.pipes import PipeUse
 from evokern.simt.time_model.prediction import contention_factor
 from evokern.simt.time_model.timeline import Timeline
 
@@ -56,7 +57,7 @@ def walked(turns: int, work: int = 0, *, remote: bool) -> tuple[tuple[float, ...
     assert counters is not None
     np.testing.assert_array_equal((np.arange(64) % 32 * 4 + 4 * turns) % 128, out.read())
     latencies = latencies_of(H200)
-    timeline = Timeline(module.program("chain"), latencies, {}, latencies.l2, {})
+    timeline = Timeline(module.program("chain"), latencies, {}, latencies.l2, PipeUse())
     (record,) = counters.record
     return timeline.walk(record, counters.warps_per_block, ranks=counters.ranks).blocks, counters
 

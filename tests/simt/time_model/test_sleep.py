@@ -9,6 +9,7 @@ from simt_tools import module_of
 from evokern import simt
 from evokern.hardware.profiles import CHIPS
 from evokern.simt.time_model.latencies import latencies_of
+from evokern.simt.time_model.pipes import PipeUse
 from evokern.simt.time_model.timeline import Timeline
 
 L4 = CHIPS["l4"]
@@ -25,7 +26,7 @@ def _run(body: str) -> tuple[float, np.ndarray]:
     ).counters
     assert counters is not None
     latencies = latencies_of(L4)
-    timeline = Timeline(module.program("nap"), latencies, counters.sleeps(L4.clock_mhz), latencies.l2, {})
+    timeline = Timeline(module.program("nap"), latencies, counters.sleeps(L4.clock_mhz), latencies.l2, PipeUse())
     (walk,) = (timeline.walk(record, counters.warps_per_block) for record in counters.record)
     return max(walk.blocks) / L4.clock_mhz, out.read().view(np.uint32)
 

@@ -14,7 +14,7 @@ from evokern import simt
 from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import demands, holds
+from evokern.simt.time_model.pipes import PipeUse, demands, holds
 from evokern.simt.time_model.timeline import Timeline
 
 SOURCE = r"""
@@ -51,12 +51,15 @@ def _facts(stride: int, steps: int, blocks: int = 64) -> timemodel.LaunchFacts:
     latencies, h200 = latencies_of(chip("h200")), chip("h200")
     program = module.program("walk")
     timeline = Timeline(
-        program, latencies, counters.conflicts(), latencies.l2, holds(program, counters, h200),
-        demands(program, counters, h200),
+        program, latencies, counters.conflicts(), latencies.l2,
+        PipeUse(holds(program, counters, h200), demands(program, counters, h200)),
     )  # fmt: skip
     (walk,) = (timeline.walk(record, counters.warps_per_block) for record in counters.record)
     mean = sum(walk.blocks) / len(walk.blocks)
-    return timemodel.LaunchFacts(blocks, 8, counters, mean, max(walk.blocks), walk.waits["pipes"], 0.0, 1e6)
+    return timemodel.LaunchFacts(
+        blocks=blocks, resident=8, counters=counters, block_clocks=mean, longest_clocks=max(walk.blocks),
+        pipe_wait_clocks=walk.waits["pipes"], working_set_bytes=0.0, unique_bytes=1e6,
+    )  # fmt: skip
 
 
 def test_more_steps_take_longer_in_proportion() -> None:

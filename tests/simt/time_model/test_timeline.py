@@ -10,7 +10,7 @@ from evokern import simt
 from evokern.hardware.profiles import chip
 from evokern.simt.time_model import timeline
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import Hold, demands, holds
+from evokern.simt.time_model.pipes import Hold, PipeUse, demands, holds
 from evokern.simt.time_model.timeline import BlockTimes, Timeline
 
 SOURCE = r"""
@@ -115,7 +115,7 @@ def _walk(
     program, latencies = module.program(entry), latencies_of(H200)
     pipes = holds(program, counters, H200) if held is None else held
     shared = None if contention_factor is None else demands(program, counters, H200, contention_factor)
-    line = Timeline(program, latencies, counters.conflicts(), latencies.l2, pipes, shared)
+    line = Timeline(program, latencies, counters.conflicts(), latencies.l2, PipeUse(pipes, shared))
     (record,) = counters.record
     return line.walk(record, counters.warps_per_block)
 

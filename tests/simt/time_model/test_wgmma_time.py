@@ -13,7 +13,7 @@ from evokern import simt
 from evokern.hardware.profiles import chip
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import Latencies, latencies_of
-from evokern.simt.time_model.pipes import demands, holds, matrix_rate
+from evokern.simt.time_model.pipes import PipeUse, demands, holds, matrix_rate
 from evokern.simt.time_model.timeline import BlockTimes, Timeline
 
 H200 = chip("h200")
@@ -112,7 +112,7 @@ def clocks(
     program = module.program("chain")
     shared = None if contention_factor is None else demands(program, result.counters, H200, contention_factor)
     held = holds(program, result.counters, H200)
-    line = Timeline(program, latencies, {}, latencies.l2, held, shared, products_wait=products_wait)
+    line = Timeline(program, latencies, {}, latencies.l2, PipeUse(held, shared, products_wait))
     return line.walk(result.counters.record[0], 4 * warpgroups)
 
 
