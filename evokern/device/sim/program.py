@@ -29,6 +29,7 @@ from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arguments import place_data
 from evokern.simt.clusters.layout import Cluster, cluster_of
+from evokern.simt.exact.memory import ExactMemory
 from evokern.simt.launch_run import BATCH_LANES
 from evokern.simt.time_model.prediction import sample_blocks
 from evokern.wording import count_noun
@@ -163,6 +164,7 @@ class SimulatedProgram:
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
         record_paths: bool = False,
+        exact: ExactMemory | None = None,
     ) -> simt.LaunchResult:
         """Run one launch.
 
@@ -180,6 +182,7 @@ class SimulatedProgram:
             count: count wavefronts, sectors and instructions.
             enough: called from time to time with the counters so far; True stops the launch.
             record_paths: record the rounds of loops and the sides of branches.
+            exact: shadow in which to compute in exact arithmetic, too.
 
         Raises:
             SourceError: the entry point uses an unsupported feature.
@@ -187,7 +190,7 @@ class SimulatedProgram:
         """
         options = simt.LaunchOptions(
             instruction_limit, sanitize, past_misaligned, until_fatal, until_error, count, self.architecture, self.chip,
-            self.source, enough=enough, record_paths=record_paths,
+            self.source, enough=enough, record_paths=record_paths, exact=exact,
         )  # fmt: skip
 
         def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:

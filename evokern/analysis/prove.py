@@ -1,0 +1,138 @@
+"""Exact proof: a candidate against the default candidate, in exact arithmetic on the PTX machine."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern import simt
+from evokern.compile.build import tensors_of
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Kernel, Problem, Tensor
+from evokern.declaration.render import Rendered, render
+from evokern.device.sim.arguments import draw_buffers
+from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.errors import SourceError
+from evokern.hardware.profiles import Profile
+from evokern.simt.arrays import Array
+from evokern.simt.exact.field import NO_Q, P, Q, Value
+from evokern.simt.exact.memory import ExactMemory, Obstacle
+from evokern.study.settings import SimulationSettings
+
+FLOATS = ("f16", "bf16", "f32")
+LIMIT = SimulationSettings().instruction_limit
+SAME, DIFFERENT, NOT_COMPARABLE, FAULT = "same", "different", "not comparable", "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRun:
+    """Outputs of one candidate in exact arithmetic."""
+
+    values: Mapping[str, Value]
+    """Floating-point output → the residues of its elements."""
+    bits: Mapping[str, Array]
+    """Other output → its bytes."""
+    memory: ExactMemory
+    """Shadow memory, which knows why values are not comparable."""
+    fault: str
+    """The finding that makes the run incorrect; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Comparison of one output with that of another candidate."""
+
+    output: str
+    verdict: str
+    element: int = -1
+    """First element that differs or is not comparable."""
+    count: int = 0
+    """Number of such elements."""
+    obstacle: Obstacle | None = None
+    """Why it is not comparable."""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """Return the verdict on one line."""
+        text = f"{self.output}: {self.verdict}"
+        if self.element >= 0:
+            text += f" ({self.count} elements, the first is {self.element})"
+        if self.obstacle is not None:
+            one = self.obstacle
+            text += f": {one.reason} ({one.location.file}:{one.location.line}, {one.instruction})"
+        return text + (f": {self.detail}" if self.detail else "")
+
+
+def compiled(kernel: Kernel, config: Config, problem: Problem, chip: Profile, rendered: Rendered | None = None) -> SimulatedProgram:
+    """Return a candidate's program.
+
+    Raises:
+        SourceError: it does not compile.
+    """
+    program = compile_simulated(rendered or render(kernel, config, problem), chip)
+    if not isinstance(program, SimulatedProgram):
+        raise SourceError(f"the candidate does not compile: {program.log}")
+    return program
+
+
+def exact_run(kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, seed: int = 0) -> ExactRun:
+    """Run a candidate; the shadows of its inputs are independent random residues."""
+    tensors = tensors_of(kernel, config, problem)
+    memory = simt.Memory()
+    buffers = draw_buffers(memory, tensors)
+    exact = ExactMemory(memory)
+    for name, tensor in tensors.items():
+        if tensor.given and tensor.dtype in FLOATS:
+            exact.write(buffers[name], tensor.dtype, _random(name, tensor, seed))
+    fault = ""
+    for launch in launches_of(kernel, config, problem):
+        result = program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, exact=exact)
+        if not result.completed or result.errors:
+            fault = fault or str(result.fault or "the launch did not end")
+    outputs = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
+    values = {name: exact.read(buffers[name], one.dtype) for name, one in outputs.items() if one.dtype in FLOATS}
+    bits = {name: buffers[name].read() for name in outputs if name not in values}
+    return ExactRun(values, bits, exact, fault)
+
+
+def _random(name: str, tensor: Tensor, seed: int) -> Value:
+    count = int(np.prod(tensor.shape))
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return Value(rng.integers(0, P, count, np.uint64), rng.integers(0, Q, count, np.uint64))
+
+
+def compared(run: ExactRun, other: ExactRun) -> list[Verdict]:
+    """Compare the outputs of a candidate with those of another candidate on the same inputs."""
+    if run.fault:
+        return [Verdict(name, FAULT, detail=run.fault) for name in (*run.values, *run.bits)]
+    found = [_values(name, value, run, other.values[name], other) for name, value in run.values.items()]
+    for name, bits in run.bits.items():
+        wrong = np.flatnonzero(bits.reshape(-1) != other.bits[name].reshape(-1))
+        found.append(_verdict(name, DIFFERENT if wrong.size else SAME, wrong))
+    return found
+
+
+def _values(name: str, value: Value, run: ExactRun, wanted: Value, other: ExactRun) -> Verdict:
+    comparable = np.ones(value.p.shape, np.bool_)
+    for one in (value, wanted):
+        if one.bad is not None:
+            comparable &= one.bad == 0
+    both = (value.q != NO_Q) & (wanted.q != NO_Q)
+    wrong = comparable & ((value.p != wanted.p) | (both & (value.q != wanted.q)))
+    if wrong.any():
+        return _verdict(name, DIFFERENT, np.flatnonzero(wrong))
+    if comparable.all():
+        return Verdict(name, SAME)
+    at = np.flatnonzero(~comparable)
+    for one, owner in ((value, run), (wanted, other)):
+        if one.bad is not None and one.bad[at[0]]:
+            return Verdict(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(one.bad[at[0]])))
+    raise AssertionError(name)
+
+
+def _verdict(name: str, verdict: str, places: Array) -> Verdict:
+    return Verdict(name, verdict, int(places[0]) if places.size else -1, int(places.size))
