@@ -24,7 +24,7 @@ from evokern.simt.exact.memory import ExactMemory, Obstacle
 from evokern.study.settings import SimulationSettings
 
 FLOATS = ("f16", "bf16", "f32")
-LIMIT = SimulationSettings().instruction_limit
+LIMIT = 10 * SimulationSettings().instruction_limit
 SAME, DIFFERENT, NOT_COMPARABLE, FAULT = "same", "different", "not comparable", "fault"
 
 
@@ -36,6 +36,8 @@ class ExactRun:
     """Floating-point output → the residues of its elements."""
     bits: Mapping[str, Array]
     """Other output → its bytes."""
+    real: Mapping[str, Array]
+    """Floating-point output → its real bytes."""
     memory: ExactMemory
     """Shadow memory, which knows why values are not comparable."""
     fault: str
@@ -96,7 +98,8 @@ def exact_run(kernel: Kernel, config: Config, problem: Problem, program: Simulat
     outputs = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
     values = {name: exact.read(buffers[name], one.dtype) for name, one in outputs.items() if one.dtype in FLOATS}
     bits = {name: buffers[name].read() for name in outputs if name not in values}
-    return ExactRun(values, bits, exact, fault)
+    real = {name: buffers[name].read() for name in values}
+    return ExactRun(values, bits, real, exact, fault)
 
 
 def _random(name: str, tensor: Tensor, seed: int) -> Value:

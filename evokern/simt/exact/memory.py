@@ -96,7 +96,8 @@ class ExactMemory:
         start, count = buffer.offset // 2, buffer.size // 2 // units
         words = np.ascontiguousarray(self.words[start : start + count * units].reshape(count, units).T)
         raw = self.memory.storage[buffer.offset : buffer.offset + buffer.size]
-        return valued(words, raw.view(np.uint16 if units == 1 else np.uint32), kind, np.uint64(0))
+        bits = raw.view(np.uint16 if units == 1 else np.uint32)
+        return valued(words[0] if units == 1 else words, bits, kind, np.uint64(0))
 
 
 def valued(words: Array, bits: Array, kind: str, site: np.uint64) -> Value:

@@ -119,11 +119,14 @@ def _absolute(site: Site) -> Action | None:
 
 
 def _extreme(site: Site) -> Action | None:
-    """Bind minimum and maximum: the real bits decide which value the result carries."""
+    """Bind minimum and maximum: the real bits decide which value the result carries.
+
+    Values that differ may be equal after rounding. All lanes must then choose the same one, so the shadow decides.
+    """
     i, kind = site.i, data_type(site.i) or ""
     if kind not in FLOATS or len(i.operands) != 3 or i.has("xorsign"):
         return _without_rule(site)
-    base = kind.removesuffix("x2")
+    base, pair = kind.removesuffix("x2"), kind.endswith("x2")
     count = 1 if kind in HALVES else 2
     first, second = (site.units(operand, count) for operand in i.operands[1:])
     bits = [site.bits(operand, kind) for operand in i.operands[1:]]
@@ -134,8 +137,11 @@ def _extreme(site: Site) -> Action | None:
         chosen = None
         if x is not None or y is not None:
             a, b = (field.floats(base, one()) for one in bits)
-            takes = (a >= b if largest else a <= b) | np.isnan(b)
-            chosen = np.where(takes, RAW if x is None else x, RAW if y is None else y)
+            none = np.zeros((count, 1), np.uint64)
+            x, y = none if x is None else x, none if y is None else y
+            first_wins = x >= y if pair or count == 1 else x[0] >= y[0]
+            takes = (a > b if largest else a < b) | np.isnan(b) | ((a == b) & first_wins)
+            chosen = np.where(takes, x, y)
             chosen = np.broadcast_to(chosen, (count, site.plane.lanes))
         site.put_units(i.operands[0], chosen, site.mask())
 
