@@ -1,7 +1,7 @@
 """Arithmetic in two prime fields, over arrays of lanes, and the words that hold its elements.
 
-P = 2 Q + 1, and both are prime. An exponential maps the residue of its argument modulo Q to a power of G modulo P, where
-G has the order Q. The law 2^(a + b) = 2^a 2^b therefore holds. Both primes are 3 modulo 4, so that
+P = 2 Q + 1, and both are prime. An exponential maps the residue of its argument modulo Q to a power of G modulo P,
+where G has the order Q. The law 2^(a + b) = 2^a 2^b therefore holds. Both primes are 3 modulo 4, so that
 x^((P + 1) / 4) is a square root of x or of -x.
 """
 
@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from evokern.simt.arrays import Array
-from evokern.simt.numerics import decode
+from evokern.simt.numerics import decode, ignore_float_warnings
 
 P, Q = 2147481143, 1073740571
 G = 4
@@ -204,7 +204,7 @@ def embedded(values: Array, site: np.uint64) -> Value:
     """Return the residues of float64 numbers m 2^e, which are exact."""
     finite = np.isfinite(values)
     fraction, exponent = np.frexp(np.where(finite, values, 0.0))
-    whole = (fraction * 2.0**53).astype(np.int64)
+    whole = np.ldexp(fraction, 53).astype(np.int64)
     at = exponent.astype(np.int64) - 53 + 1100
     found = integers(whole)
     p = found.p * _powers_of_two(P)[at] % _P
@@ -216,7 +216,8 @@ def embedded(values: Array, site: np.uint64) -> Value:
 def half_table(kind: str) -> Value:
     """Return the residues of all 65,536 patterns of a half format."""
     values = decode(kind, np.arange(1 << 16, dtype=np.uint16).view(np.float16 if kind == "f16" else np.uint16))
-    return embedded(values.astype(np.float64), np.uint64(0))
+    with ignore_float_warnings():
+        return embedded(values.astype(np.float64), np.uint64(0))
 
 
 def floats(kind: str, bits: Array) -> Array:

@@ -11,8 +11,8 @@ from evokern.ptx.syntax import Operand
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
-from evokern.simt.exact.plane import HALVES, Site
 from evokern.simt.exact.memory import embedded_bits, valued
+from evokern.simt.exact.plane import HALVES, Site
 from evokern.simt.matrix import matrix_move, wmma_elements
 from evokern.simt.matrix.fragments import Fragment, mma_fragment
 from evokern.simt.matrix.wmma import Wmma

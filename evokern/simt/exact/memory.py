@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evokern.ptx.lines import SourceLocation
+from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array, sparse_zeros
 from evokern.simt.exact.field import (
@@ -30,6 +30,9 @@ from evokern.simt.exact.field import (
 )
 from evokern.simt.memory.buffers import Buffer, Memory
 
+OUTPUT = np.uint64((1 << 31) - 1)
+"""Number in place of an instruction's, for values that the comparison of outputs reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -38,6 +41,7 @@ class Obstacle:
     reason: str
     location: SourceLocation
     instruction: str
+    """PTX instruction; empty for the comparison of the outputs."""
 
 
 class ExactMemory:
@@ -77,6 +81,8 @@ class ExactMemory:
     def obstacle(self, payload: int) -> Obstacle:
         """Return the reason and the instruction in a value's field `bad`."""
         number = payload & ((1 << int(REASON_SHIFT)) - 1)
+        if number == OUTPUT:
+            return Obstacle(REASONS[payload >> int(REASON_SHIFT)], UNKNOWN_LOCATION, "")
         start, program = max((item for item in self._programs if item[0] <= number), key=lambda item: item[0])
         instruction = program.instructions[number - start]
         location = program.lines.source_location(instruction.location)
@@ -97,7 +103,7 @@ class ExactMemory:
         words = np.ascontiguousarray(self.words[start : start + count * units].reshape(count, units).T)
         raw = self.memory.storage[buffer.offset : buffer.offset + buffer.size]
         bits = raw.view(np.uint16 if units == 1 else np.uint32)
-        return valued(words[0] if units == 1 else words, bits, kind, np.uint64(0))
+        return valued(words[0] if units == 1 else words, bits, kind, OUTPUT)
 
 
 def valued(words: Array, bits: Array, kind: str, site: np.uint64) -> Value:

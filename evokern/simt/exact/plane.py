@@ -247,7 +247,9 @@ class Site:
         for key in keys:
             self.plane.put(key, None if words is None else np.tile(words, (UNITS[key[0]], 1)), mask)
 
-    def places(self, operand: Operand, space: str | None = None) -> Callable[[], Iterator[tuple[SpacePlane, Active, Array]]]:
+    def places(
+        self, operand: Operand, space: str | None = None
+    ) -> Callable[[], Iterator[tuple[SpacePlane, Active, Array]]]:
         """Return a function that yields the space, the lanes and the first unit of each lane's access."""
         space = space_of(self.i) if space is None else space
         row, offset = address_rows(operand, self.binder, space)

@@ -249,7 +249,7 @@ def _from_integer(site: Site, to: str, source: str) -> Action | None:
         value = field.integers(row.astype(np.int64))
         tainted = site.tainted(sources, BITS)
         bad = None if tainted is None else tainted & field.PAYLOAD
-        write(Value(*np.broadcast_arrays(value.p, value.q), bad))
+        write(Value(value.p, value.q, bad))
 
     return run
 
@@ -376,7 +376,7 @@ def _load(site: Site) -> Action | None:
 
 def _store(site: Site) -> Action | None:
     i = site.i
-    kind, count = access_type(i)
+    kind, _ = access_type(i)
     if space_of(i) == "param":
         return None
     size = element_units(kind)
