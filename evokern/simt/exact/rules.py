@@ -316,16 +316,29 @@ def _shift(site: Site) -> Action | None:
 
 
 def _permute(site: Site) -> Action | None:
-    selector = immediate(site.i.operands[3])
-    if selector is None or site.i.modifiers != ("b32",):
+    """Bind `prmt`: lanes whose selector moves whole units keep their values."""
+    i = site.i
+    if i.modifiers != ("b32",):
         return _bits_of(site)
-    bytes_ = [selector >> 4 * at & 15 for at in range(4)]
-    order: list[tuple[int, int] | None] = []
-    for low, high in (bytes_[:2], bytes_[2:]):
-        if low % 2 or high != low + 1 or low > 7:
-            return _bits_of(site)
-        order.append((1 + low // 4, low % 4 // 2))
-    return _rearranged(site, order)
+    selector, lanes = site.binder.src(i.operands[3], "u32"), np.arange(site.plane.lanes)
+    read = [site.units(operand, 2) for operand in i.operands[1:3]]
+
+    def run() -> None:
+        found = [one() for one in read]
+        if all(one is None for one in found):
+            site.put_units(i.operands[0], None, site.mask())
+            return
+        none = np.zeros((2, site.plane.lanes), np.uint64)
+        units = np.concatenate([none if one is None else one for one in found])
+        chosen, rows = np.broadcast_to(selector, lanes.shape).astype(np.int64), []
+        for at in (0, 8):
+            low, high = chosen >> at & 15, chosen >> at + 4 & 15
+            whole = (low % 2 == 0) & (low < 8) & (high == low + 1)
+            split = np.where((units != 0).any(0), site.bad_word(BITS), RAW)
+            rows.append(np.where(whole, units[low // 2 & 3, lanes], split))
+        site.put_units(i.operands[0], np.stack(rows), site.mask())
+
+    return run
 
 
 def _insert(site: Site) -> Action | None:
