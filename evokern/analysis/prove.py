@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from evokern import simt
+from evokern.analysis.sanitize.candidate import few_rounds_remarks
 from evokern.compile.build import tensors_of
-from evokern.declaration.feasibility import launches_of
+from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.declaration.render import Rendered, render
+from evokern.declaration.render import render
 from evokern.device.sim.arguments import draw_buffers
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
-from evokern.errors import SourceError
+from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
+from evokern.simt.control_flow.paths import NO_PATHS, Paths
 from evokern.simt.exact.field import NO_Q, P, Q, Value
 from evokern.simt.exact.memory import ExactMemory, Obstacle
 from evokern.study.settings import SimulationSettings
@@ -40,6 +43,8 @@ class ExactRun:
     """Floating-point output → its real bytes."""
     memory: ExactMemory
     """Shadow memory, which knows why values are not comparable."""
+    paths: Paths
+    """Paths that the threads took."""
     fault: str
     """The finding that makes the run incorrect; empty if there is none."""
 
@@ -65,19 +70,65 @@ class Verdict:
             text += f" ({self.count} elements, the first is {self.element})"
         if self.obstacle is not None:
             one = self.obstacle
-            text += f": {one.reason} ({one.location.file}:{one.location.line}, {one.instruction})"
+            where = f"{one.location.file or 'the source'}:{one.location.line}, {one.instruction}"
+            text += f": {one.reason} ({where})" if one.instruction else f": {one.reason}"
         return text + (f": {self.detail}" if self.detail else "")
 
 
-def compiled(
-    kernel: Kernel, config: Config, problem: Problem, chip: Profile, rendered: Rendered | None = None
-) -> SimulatedProgram:
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Comparison of a candidate with the default candidate at one problem."""
+
+    title: str
+    verdicts: tuple[Verdict, ...]
+    remarks: tuple[str, ...]
+    """What the run does not show: loops that did not repeat."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the proof as data for JSON."""
+        return asdict(self)
+
+
+def prove_candidate(
+    kernel: Kernel, config: Config, problem: Problem, chip: Profile, note: Callable[[str], None]
+) -> Proof:
+    """Compare a candidate with the default candidate at one problem.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problem: the problem.
+        chip: chip with the resource limits.
+        note: receives progress.
+
+    Raises:
+        UsageError: one of them cannot run there or does not compile.
+    """
+    basis = kernel.space.default()
+    runs = []
+    for which, one in (("default", basis), ("", config)):
+        violation = check(kernel, one, [problem], chip, essential=True)
+        if violation:
+            raise UsageError(
+                f"{f'the {which}' if which else 'this'} candidate of {kernel.name} cannot run at {problem} on "
+                f"{chip.model}: {violation}; choose another problem with --problem"
+            )
+        note(f"{kernel.name} at {problem}: running the {which or 'changed'} candidate in exact arithmetic")
+        runs.append(exact_run(kernel, one, problem, compiled(kernel, one, problem, chip)))
+    default, run = runs
+    if default.fault:
+        raise UsageError(f"the default candidate of {kernel.name} does not run at {problem}: {default.fault}")
+    remarks = few_rounds_remarks(run.paths, kernel.source)
+    return Proof(f"{kernel.name} at {problem}", tuple(compared(run, default)), remarks)
+
+
+def compiled(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> SimulatedProgram:
     """Return a candidate's program.
 
     Raises:
         SourceError: it does not compile.
     """
-    program = compile_simulated(rendered or render(kernel, config, problem), chip)
+    program = compile_simulated(render(kernel, config, problem), chip)
     if not isinstance(program, SimulatedProgram):
         raise SourceError(f"the candidate does not compile: {program.log}")
     return program
@@ -93,16 +144,21 @@ def exact_run(kernel: Kernel, config: Config, problem: Problem, program: Simulat
         # Unwritten memory has random residues, too, so that a result that depends on it differs.
         if tensor.dtype in FLOATS and tensor.initial != "zero":
             exact.write(buffers[name], tensor.dtype, _random(name, tensor, seed))
-    fault = ""
+    fault, paths = "", NO_PATHS
     for launch in launches_of(kernel, config, problem):
-        result = program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, exact=exact)
+        result = program.launch(
+            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact
+        )
+        paths = paths.merged(result.paths or NO_PATHS)
         if not result.completed or result.errors:
-            fault = fault or str(result.fault or "the launch did not end")
+            one = result.fault
+            where = f"{one.kind} at {one.file or kernel.source}:{one.line}: {one.hint}" if one else "it does not end"
+            fault = fault or where
     outputs = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
     values = {name: exact.read(buffers[name], one.dtype) for name, one in outputs.items() if one.dtype in FLOATS}
     bits = {name: buffers[name].read() for name in outputs if name not in values}
     real = {name: buffers[name].read() for name in values}
-    return ExactRun(values, bits, real, exact, fault)
+    return ExactRun(values, bits, real, exact, paths, fault)
 
 
 def _random(name: str, tensor: Tensor, seed: int) -> Value:
