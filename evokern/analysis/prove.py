@@ -114,7 +114,7 @@ def prove_candidate(
                 f"{chip.model}: {violation}; choose another problem with --problem"
             )
         note(f"{kernel.name} at {problem}: running the {which or 'changed'} candidate in exact arithmetic")
-        runs.append(exact_run(kernel, one, problem, compiled(kernel, one, problem, chip)))
+        runs.append(exact_run(kernel, one, problem, compiled(kernel, one, problem, chip), paths=one is config))
     default, run = runs
     if default.fault:
         raise UsageError(f"the default candidate of {kernel.name} does not run at {problem}: {default.fault}")
@@ -134,8 +134,18 @@ def compiled(kernel: Kernel, config: Config, problem: Problem, chip: Profile) ->
     return program
 
 
-def exact_run(kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, seed: int = 0) -> ExactRun:
-    """Run a candidate; the shadows of its inputs are independent random residues."""
+def exact_run(
+    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, paths: bool = False
+) -> ExactRun:
+    """Run a candidate; the shadows of its inputs are independent random residues.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problem: the problem.
+        program: the candidate's program.
+        paths: whether to record loops and branches.
+    """
     tensors = tensors_of(kernel, config, problem)
     memory = simt.Memory()
     buffers = draw_buffers(memory, tensors)
@@ -143,13 +153,13 @@ def exact_run(kernel: Kernel, config: Config, problem: Problem, program: Simulat
     for name, tensor in tensors.items():
         # Unwritten memory has random residues, too, so that a result that depends on it differs.
         if tensor.dtype in FLOATS and tensor.initial != "zero":
-            exact.write(buffers[name], tensor.dtype, _random(name, tensor, seed))
-    fault, paths = "", NO_PATHS
+            exact.write(buffers[name], tensor.dtype, _random(name, tensor))
+    fault, found = "", NO_PATHS
     for launch in launches_of(kernel, config, problem):
         result = program.launch(
-            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact
+            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=paths, exact=exact
         )
-        paths = paths.merged(result.paths or NO_PATHS)
+        found = found.merged(result.paths or NO_PATHS)
         if not result.completed or result.errors:
             one = result.fault
             where = f"{one.kind} at {one.file or kernel.source}:{one.line}: {one.hint}" if one else "it does not end"
@@ -158,12 +168,12 @@ def exact_run(kernel: Kernel, config: Config, problem: Problem, program: Simulat
     values = {name: exact.read(buffers[name], one.dtype) for name, one in outputs.items() if one.dtype in FLOATS}
     bits = {name: buffers[name].read() for name in outputs if name not in values}
     real = {name: buffers[name].read() for name in values}
-    return ExactRun(values, bits, real, exact, paths, fault)
+    return ExactRun(values, bits, real, exact, found, fault)
 
 
-def _random(name: str, tensor: Tensor, seed: int) -> Value:
+def _random(name: str, tensor: Tensor) -> Value:
     count = int(np.prod(tensor.shape))
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
     return Value(rng.integers(0, P, count, np.uint64), rng.integers(0, Q, count, np.uint64))
 
 

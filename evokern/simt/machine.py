@@ -21,7 +21,7 @@ from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.control_flow.paths import PathRecorder, Paths
 from evokern.simt.event_counter import EventCounter, Tally
 from evokern.simt.exact.plane import ShadowPlane
-from evokern.simt.exact.rules import bind_rule
+from evokern.simt.exact.rules import bind_rules
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.global_space import GlobalSpace
@@ -112,7 +112,7 @@ class Machine:
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
         self._hang_detector = HangDetector(self.state, self._reconvergence)
         self._effects: dict[int, Action] = {}
-        self._exact = ShadowPlane(self.state, options.exact, bind_rule) if options.exact is not None else None
+        self._exact = ShadowPlane(self.state, options.exact, bind_rules) if options.exact is not None else None
         self._used = UsedValues(batch, options.suspects) if options.suspects is not None else None
 
     # ---- binding
@@ -131,8 +131,7 @@ class Machine:
                 for position in (item,) if isinstance(item, int) else item:
                     steps += checks_before(base + position)
             if self._exact is not None:
-                for position in (item,) if isinstance(item, int) else item:
-                    steps += self._exact.before(base + position)
+                steps += self._exact.before([base + at for at in ((item,) if isinstance(item, int) else item)])
             if isinstance(item, int):
                 action = self._bind_one(binder, segment.routine, base + item, masked)
                 steps += used.around(base + item, action) if used else [action]

@@ -1,4 +1,4 @@
-"""`evokern prove`: a right candidate is the same, one with a dropped term is different, bit tricks are not comparable."""
+"""`evokern prove`: a right candidate is the same, one with a dropped term different, bit tricks not comparable."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from evokern.simt.matrix import matrix_move, wmma_elements
 from evokern.simt.matrix.fragments import Fragment, mma_fragment
 from evokern.simt.matrix.wmma import Wmma
 from evokern.simt.memory.buffers import SHARED_WINDOW
-from evokern.simt.operations.matrix_ops import items_of, mma_of
+from evokern.simt.operations.matrix_ops import items_of, mma_of, slot_of
 from evokern.simt.operations.memory_ops import address_rows, space_of
 
 KINDS = ("f32", "tf32", *HALVES)
@@ -25,74 +25,86 @@ KINDS = ("f32", "tf32", *HALVES)
 
 def _product(site: Site) -> Action | None:
     """Bind mma and wmma.mma."""
-    i = site.i
-    if i.opcode == "wmma" and not i.has("mma"):
+    if site.i.opcode == "wmma" and not site.i.has("mma"):
         return _fragment_move(site)
-    form = mma_of(i)
-    targets = [key for item in items_of(i.operands[0]) for key in site.keys(item)]
-    if form.a_type not in KINDS or form.d_type not in KINDS:
-        sources = [key for operand in i.operands[1:] for key in site.keys(operand)]
-        reason = BITS if form.d_type == "s32" else NO_RULE
-        return lambda: site.put_tainted(targets, site.tainted(sources, reason), site.mask())
+    return bind_products([site])
+
+
+def bind_products(sites: list[Site]) -> Action | None:
+    """Bind independent matrix products of one kind to run as a single product."""
+    site, form = sites[0], mma_of(sites[0].i)
+    plane = site.plane
     kinds = {"a": form.a_type, "b": getattr(form, "b_type", form.a_type), "c": form.c_type, "d": form.d_type}
+    if not set(kinds.values()) <= set(KINDS):
+        return _integer_products(sites, BITS if form.d_type == "s32" else NO_RULE)
     fragments = {
         one: form.fragments[one] if isinstance(form, Wmma) else mma_fragment(one, kind, form.shape)
         for one, kind in kinds.items()
     }
     m, n, k = form.shape
     read = [
-        _matrix_reader(site, operand, kinds[one], fragments[one], extent)
-        for operand, one, extent in zip(i.operands[1:], "abc", ((m, k), (k, n), (m, n)), strict=False)
+        _matrix_reader(sites, at, kinds[one], fragments[one], extent)
+        for at, (one, extent) in enumerate((("a", (m, k)), ("b", (k, n)), ("c", (m, n))), 1)
     ]
+    targets = [[one.key(item) for item in items_of(one.i.operands[0])] for one in sites]
+    fragment, each = fragments["d"], 2 if kinds["d"] in HALVES else 1
 
     def run() -> None:
         a, b, c = (one() for one in read)
-        result = field.add(field.matmul(a, b), c)
-        _scatter(site, items_of(i.operands[0]), kinds["d"], fragments["d"], result)
+        words = field.add(field.matmul(a, b), c).words(kinds["d"])[:, fragment.rows, fragment.columns]
+        words = words.reshape(len(sites), -1, 32, words.shape[-1]).transpose(0, 3, 1, 2)
+        rows, mask = words.reshape(len(sites), -1, plane.lanes), site.mask()
+        for own, keys in zip(rows, targets, strict=True):
+            for number, key in enumerate(keys):
+                if key is not None:
+                    plane.put(key, own[number * each : (number + 1) * each], mask)
+
+    return run
+
+
+def _integer_products(sites: list[Site], reason: np.uint64) -> Action:
+    def run() -> None:
+        for site in sites:
+            sources = [key for operand in site.i.operands[1:] for key in site.keys(operand)]
+            site.put_tainted(site.keys(site.i.operands[0]), site.tainted(sources, reason), site.mask())
 
     return run
 
 
 def _matrix_reader(
-    site: Site, operand: Operand, kind: str, fragment: Fragment, extent: tuple[int, int]
+    sites: list[Site], place: int, kind: str, fragment: Fragment, extent: tuple[int, int]
 ) -> Callable[[], Value]:
-    """Return a function that reads an operand as one matrix of values per warp."""
-    pair, lanes = kind in HALVES, site.plane.lanes
-    items = items_of(operand)
-    bits = [site.bits(item, f"{kind}x2" if pair else kind) for item in items]
-    units = [site.units(item, 2) for item in items]
-    rows, columns = fragment.rows, fragment.columns
+    """Return a function that reads an operand of several products as matrices of values, [products * warps, …]."""
+    plane, number, pair = sites[0].plane, sites[0].number, kind in HALVES
+    table = np.array([[slot_of(item, one.binder, "32") for item in items_of(one.i.operands[place])] for one in sites])
+    slots, inverse = np.unique(table, return_inverse=True)
+    inverse = inverse.reshape(table.shape)
+    file, lanes, units = sites[0].batch.registers.bits["32"], plane.lanes, 2 if pair else 1
+    warps, where = lanes // 32, (fragment.rows, fragment.columns)
+    none = np.zeros((2, lanes), np.uint64)
 
     def read() -> Value:
-        shape = (2, lanes) if pair else (lanes,)
-        real = np.stack([np.broadcast_to(one(), shape) for one in bits])
-        words = [one() for one in units]
+        bits = file[slots]
+        if pair:
+            bits = bits.view(np.uint16).reshape(-1, lanes, 2).transpose(0, 2, 1)
+        words = [plane.units(("32", slot)) for slot in slots.tolist()]
         if all(one is None for one in words):
-            value = embedded_bits(kind, real.reshape(-1), site.number)
+            value = embedded_bits(kind, bits.reshape(-1), number)
         else:
-            none = np.zeros((2, lanes), np.uint64)
             known = np.stack([none if one is None else one for one in words])
-            known = known.reshape(1, -1) if pair else known.transpose(1, 0, 2).reshape(2, -1)
-            value = valued(known[0] if pair else known, real.reshape(-1), kind, site.number)
+            known = known.reshape(-1) if pair else known.transpose(1, 0, 2).reshape(2, -1)
+            value = valued(known, bits.reshape(-1), kind, number)
 
         def placed(residues: Array) -> Array:
-            matrix = np.empty((lanes // 32, *extent), np.uint64)
-            matrix[:, rows, columns] = residues.reshape(-1, lanes // 32, 32).transpose(1, 2, 0)
-            return matrix
+            elements = residues.reshape(-1, units, warps, 32)[inverse]
+            elements = elements.reshape(len(sites), -1, warps, 32).transpose(0, 2, 3, 1)
+            matrices = np.empty((len(sites) * warps, *extent), np.uint64)
+            matrices[:, where[0], where[1]] = elements.reshape(len(sites) * warps, 32, -1)
+            return matrices
 
         return Value(placed(value.p), placed(value.q), None if value.bad is None else placed(value.bad))
 
     return read
-
-
-def _scatter(site: Site, items: tuple[Operand, ...], kind: str, fragment: Fragment, value: Value) -> None:
-    """Write one matrix of values per warp to registers."""
-    words = value.words(kind)[:, fragment.rows, fragment.columns].transpose(2, 0, 1).reshape(-1, site.plane.lanes)
-    each, mask = (2 if kind in HALVES else 1), site.mask()
-    for number, item in enumerate(items):
-        key = site.key(item)
-        if key is not None:
-            site.plane.put(key, words[number * each : (number + 1) * each], mask)
 
 
 def _matrix_places(site: Site, operand: Operand, count: int) -> Callable[[], Array]:

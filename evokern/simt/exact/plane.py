@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class ShadowPlane:
     row is raw: each value is the number that its real bits represent.
     """
 
-    def __init__(self, state: MachineState, exact: ExactMemory, bind: Callable[[Site], Action | None]) -> None:
+    def __init__(self, state: MachineState, exact: ExactMemory, bind: Callable[[list[Site]], list[Action]]) -> None:
         self._bind = bind
         self.state, self.exact = state, exact
         self.lanes = state.batch.lanes
@@ -56,10 +56,9 @@ class ShadowPlane:
         self._shared.fill(0)
         self._local.fill(0)
 
-    def before(self, number: int) -> list[Action]:
-        """Return the step that updates the shadow; it runs before the instruction itself."""
-        action = self._bind(Site(self, number))
-        return [action] if action is not None else []
+    def before(self, numbers: Sequence[int]) -> list[Action]:
+        """Return the steps that update the shadow; they run before the instructions, which may run as one group."""
+        return self._bind([Site(self, number) for number in numbers])
 
     # ---- registers
 

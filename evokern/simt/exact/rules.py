@@ -12,7 +12,7 @@ from evokern.ptx.syntax import TYPE_BYTES, Address, Operand, Pair, Register, Sym
 from evokern.simt.arrays import Action, Array
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, MIXED, NO_RULE, ORDER, RAW, Value
-from evokern.simt.exact.matrix_rules import MATRIX_RULES
+from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
 from evokern.simt.exact.memory import SpacePlane, valued
 from evokern.simt.exact.plane import HALVES, Key, Site, element_units, immediate
 from evokern.simt.operations.memory_ops import space_of
@@ -25,7 +25,16 @@ VANISHING = -1000.0
 """Exponentials of lower arguments are zero, so that finite masks hide keys completely."""
 
 
-def bind_rule(site: Site) -> Action | None:
+def bind_rules(sites: list[Site]) -> list[Action]:
+    """Return the steps that update the shadow for one instruction, or for independent ones that run as a group."""
+    if len(sites) > 1 and (sites[0].i.opcode == "mma" or sites[0].i.has("mma")):
+        steps = [bind_products(sites)]
+    else:
+        steps = [_bind_rule(site) for site in sites]
+    return [step for step in steps if step is not None]
+
+
+def _bind_rule(site: Site) -> Action | None:
     """Return the step that updates the shadow for an instruction; None if nothing changes."""
     opcode, family = site.operation.opcode, site.operation.family
     rule = RULES.get((opcode, family)) or RULES.get((opcode, "*"))
