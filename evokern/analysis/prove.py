@@ -22,7 +22,7 @@ from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.control_flow.paths import NO_PATHS, Paths
-from evokern.simt.exact.field import NO_Q, P, Q, Value
+from evokern.simt.exact.field import NO_Q, REASON_SHIFT, ZERO, P, Q, Value
 from evokern.simt.exact.memory import ExactMemory, Obstacle
 from evokern.study.settings import SimulationSettings
 
@@ -189,20 +189,20 @@ def compared(run: ExactRun, other: ExactRun) -> list[Verdict]:
 
 
 def _values(name: str, value: Value, run: ExactRun, wanted: Value, other: ExactRun) -> Verdict:
-    comparable = np.ones(value.p.shape, np.bool_)
-    for one in (value, wanted):
-        if one.bad is not None:
-            comparable &= one.bad == 0
+    bads = [np.zeros_like(one.p) if one.bad is None else one.bad for one in (value, wanted)]
+    comparable = (bads[0] == 0) & (bads[1] == 0)
     both = (value.q != NO_Q) & (wanted.q != NO_Q)
     wrong = comparable & ((value.p != wanted.p) | (both & (value.q != wanted.q)))
+    # Only an expression whose divisor is zero for all inputs is likely to divide by zero.
+    wrong |= (bads[0] >> REASON_SHIFT == ZERO) & (bads[1] == 0)
     if wrong.any():
         return _verdict(name, DIFFERENT, np.flatnonzero(wrong))
     if comparable.all():
         return Verdict(name, SAME)
     at = np.flatnonzero(~comparable)
-    for one, owner in ((value, run), (wanted, other)):
-        if one.bad is not None and one.bad[at[0]]:
-            return Verdict(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(one.bad[at[0]])))
+    for bad, owner in zip(bads, (run, other), strict=True):
+        if bad[at[0]]:
+            return Verdict(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
     raise AssertionError(name)
 
 

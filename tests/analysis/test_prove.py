@@ -41,6 +41,7 @@ def _verdicts(kernel: Kernel, changed: Kernel, **genes: object) -> list[str]:
             "y: not comparable (792 elements, the first is 0): integer instructions change the bits of a "
             "floating-point value (the source:68, xor.b32",
         ),
+        (f"{SUM} if (group) squares /= squares - squares;", "y: different (528 elements, the first is 264)"),
         (f"{SUM} if (group == 1) break;", "y: different (264 elements, the first is 264)"),
     ],
 )
