@@ -50,7 +50,7 @@ class ExactRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OutputComparison:
     """Comparison of one output with that of another candidate."""
 
     output: str
@@ -76,11 +76,11 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ExactProof:
     """Comparison of a candidate with the default candidate at one problem."""
 
     title: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[OutputComparison, ...]
     remarks: tuple[str, ...]
     """What the run does not show: loops that did not repeat."""
 
@@ -91,7 +91,7 @@ class Proof:
 
 def prove_candidate(
     kernel: Kernel, config: Config, problem: Problem, chip: Profile, note: Callable[[str], None]
-) -> Proof:
+) -> ExactProof:
     """Compare a candidate with the default candidate at one problem.
 
     Args:
@@ -119,7 +119,7 @@ def prove_candidate(
     if default.fault:
         raise UsageError(f"the default candidate of {kernel.name} does not run at {problem}: {default.fault}")
     remarks = few_rounds_remarks(run.paths, kernel.source)
-    return Proof(f"{kernel.name} at {problem}", tuple(compared(run, default)), remarks)
+    return ExactProof(f"{kernel.name} at {problem}", tuple(compared(run, default)), remarks)
 
 
 def compiled(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> SimulatedProgram:
@@ -177,10 +177,10 @@ def _random(name: str, tensor: Tensor) -> Value:
     return Value(rng.integers(0, P, count, np.uint64), rng.integers(0, Q, count, np.uint64))
 
 
-def compared(run: ExactRun, other: ExactRun) -> list[Verdict]:
+def compared(run: ExactRun, other: ExactRun) -> list[OutputComparison]:
     """Compare the outputs of a candidate with those of another candidate on the same inputs."""
     if run.fault:
-        return [Verdict(name, FAULT, detail=run.fault) for name in (*run.values, *run.bits)]
+        return [OutputComparison(name, FAULT, detail=run.fault) for name in (*run.values, *run.bits)]
     found = [_values(name, value, run, other.values[name], other) for name, value in run.values.items()]
     for name, bits in run.bits.items():
         wrong = np.flatnonzero(bits.reshape(-1) != other.bits[name].reshape(-1))
@@ -188,7 +188,7 @@ def compared(run: ExactRun, other: ExactRun) -> list[Verdict]:
     return found
 
 
-def _values(name: str, value: Value, run: ExactRun, wanted: Value, other: ExactRun) -> Verdict:
+def _values(name: str, value: Value, run: ExactRun, wanted: Value, other: ExactRun) -> OutputComparison:
     bads = [np.zeros_like(one.p) if one.bad is None else one.bad for one in (value, wanted)]
     comparable = (bads[0] == 0) & (bads[1] == 0)
     both = (value.q != NO_Q) & (wanted.q != NO_Q)
@@ -198,13 +198,13 @@ def _values(name: str, value: Value, run: ExactRun, wanted: Value, other: ExactR
     if wrong.any():
         return _verdict(name, DIFFERENT, np.flatnonzero(wrong))
     if comparable.all():
-        return Verdict(name, SAME)
+        return OutputComparison(name, SAME)
     at = np.flatnonzero(~comparable)
     for bad, owner in zip(bads, (run, other), strict=True):
         if bad[at[0]]:
-            return Verdict(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
+            return OutputComparison(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
     raise AssertionError(name)
 
 
-def _verdict(name: str, verdict: str, places: Array) -> Verdict:
-    return Verdict(name, verdict, int(places[0]) if places.size else -1, int(places.size))
+def _verdict(name: str, verdict: str, places: Array) -> OutputComparison:
+    return OutputComparison(name, verdict, int(places[0]) if places.size else -1, int(places.size))

@@ -12,7 +12,7 @@ import evokern
 
 # The help lists the commands in the order of these imports.
 from evokern.cli.commands import search, sweep, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
-from evokern.cli.commands import check, sanitize, prove, profile, init, list_, doctor, selftest, cache  # isort: skip
+from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app, environment_error_message
 from evokern.cli._environment import escape_unencodable_text
 from evokern.cli._output import Output
@@ -32,7 +32,6 @@ __all__ = [
     "init",
     "list_",
     "profile",
-    "prove",
     "replay",
     "report",
     "run",
