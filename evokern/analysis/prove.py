@@ -82,7 +82,7 @@ class ExactProof:
     title: str
     verdicts: tuple[OutputComparison, ...]
     remarks: tuple[str, ...]
-    """What the run does not show: loops that did not repeat."""
+    """Loops that did not repeat, so that the run says little about them."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as data for JSON."""

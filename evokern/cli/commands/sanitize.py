@@ -1,4 +1,4 @@
-"""`evokern sanitize`: run a kernel on the CPU and check every access; `evokern prove`: compare it in exact arithmetic."""
+"""`evokern sanitize` checks every access of a kernel on the CPU; `evokern prove` compares it in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -294,8 +294,8 @@ def prove(
 ) -> int:
     """Show in exact arithmetic that a candidate computes the same expression as the default candidate.
 
-    The candidate's PTX runs on the CPU with random elements of a finite field in place of floating-point values, so
-    that neither rounding nor the order of additions matters. Each output is the same, different, or not comparable,
+    The candidate's PTX runs on the CPU. Random elements of a finite field take the place of floating-point values, so
+    neither rounding nor the order of additions matters. Each output is the same, different, or not comparable,
     with the instruction that leaves the field. The exit code is 1 unless every output is the same.
     """
     from evokern.analysis.prove import SAME, prove_candidate
