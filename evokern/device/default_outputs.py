@@ -22,7 +22,7 @@ from evokern.device.sim.stage import independent
 from evokern.errors import KernelError
 from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import CHIPS
-from evokern.simt.memory.access_record import WriteRecord, recording
+from evokern.simt import WriteRecord, recording
 
 MOST_INSTRUCTIONS = 30_000_000
 """Maximum number of warp instructions of the default candidate: about twenty seconds on one core."""

@@ -21,6 +21,8 @@ from evokern.simt.binder import Binder
 from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.control_flow.paths import PathRecorder, Paths
 from evokern.simt.event_counter import EventCounter, Tally
+from evokern.simt.exact.plane import ShadowPlane
+from evokern.simt.exact.rules import bind_rules
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.global_space import GlobalSpace
@@ -128,6 +130,7 @@ class Machine:
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
         self._hang_detector = HangDetector(self.state, self._reconvergence)
         self._effects: dict[int, Action] = {}
+        self._exact = ShadowPlane(self.state, options.exact, bind_rules) if options.exact is not None else None
         self._used = UsedValues(batch, options.suspects) if options.suspects is not None else None
 
     # ---- binding
@@ -145,6 +148,8 @@ class Machine:
             if self.state.products.hazards.watched:
                 for position in (item,) if isinstance(item, int) else item:
                     steps += checks_before(base + position)
+            if self._exact is not None:
+                steps += self._exact.before([base + at for at in ((item,) if isinstance(item, int) else item)])
             if isinstance(item, int):
                 action = self._bind_one(binder, segment.routine, base + item, masked)
                 steps += used.around(base + item, action) if used else [action]
@@ -203,6 +208,8 @@ class Machine:
         self._hang_detector.load()
         if self._used is not None:
             self._used.load()
+        if self._exact is not None:
+            self._exact.load()
 
     def paths(self) -> Paths | None:
         """Return the paths of all blocks so far; None unless they are recorded."""

@@ -10,6 +10,7 @@ from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
 from evokern.simt.chip_view import ANY_CHIP, ChipView
 from evokern.simt.counters import Counters
+from evokern.simt.exact.memory import ExactMemory
 from evokern.simt.sanitizer.findings import SuspectReads
 
 LEAST_WARPS = 32
@@ -99,6 +100,8 @@ class LaunchOptions:
     argument list is allowed then."""
     record_paths: bool = False
     """Record the rounds of loops and the sides of branches."""
+    exact: ExactMemory | None = None
+    """Shadow in which the launch also computes in exact arithmetic; None for real arithmetic alone."""
 
 
 @dataclass(frozen=True, slots=True)

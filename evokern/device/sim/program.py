@@ -28,6 +28,7 @@ from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
 from evokern.simt import BATCH_LANES, Cluster, cluster_of, place_data
+from evokern.simt.exact import ExactMemory
 from evokern.simt.time_model import sample_blocks
 from evokern.wording import count_noun
 
@@ -161,6 +162,7 @@ class SimulatedProgram:
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
         record_paths: bool = False,
+        exact: ExactMemory | None = None,
     ) -> simt.LaunchResult:
         """Run one launch.
 
@@ -178,6 +180,7 @@ class SimulatedProgram:
             count: count wavefronts, sectors and instructions.
             enough: called from time to time with the counters so far; True stops the launch.
             record_paths: record the rounds of loops and the sides of branches.
+            exact: shadow in which to compute in exact arithmetic, too.
 
         Raises:
             SourceError: the entry point uses an unsupported feature.
@@ -186,7 +189,7 @@ class SimulatedProgram:
         options = simt.LaunchOptions(
             instruction_limit=instruction_limit, sanitize=sanitize, past_misaligned=past_misaligned,
             until_fatal=until_fatal, until_error=until_error, count=count, architecture=self.architecture,
-            chip=self.chip, source=self.source, enough=enough, record_paths=record_paths,
+            chip=self.chip, source=self.source, enough=enough, record_paths=record_paths, exact=exact,
         )  # fmt: skip
 
         def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,12 @@ from evokern.simt.operations.integer import kind_of
 from evokern.simt.operations.table import operation
 
 
-@operation("shfl", "9.7.9.6", pipe="load_store", kind="warp")
-def shfl(i: Instruction, b: Binder) -> Action:
-    """Exchange values between lanes (up, down, butterfly or indexed) within segments of the warp."""
-    batch, shared, number, active_of = b.state.batch, b.state.shared, b.pc, b.active
-    target = i.operands[0]
-    out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
-    inside_out = b.dst(target.second, "pred") if isinstance(target, Pair) else None
-    value, other, clamp = (b.src(operand, "u32") for operand in i.operands[1:4])
+def shuffle_sources(i: Instruction, b: Binder) -> Callable[[], tuple[Array, Array]]:
+    """Return a function that returns the lane that each lane reads in a shuffle, and whether it is in the segment."""
+    other, clamp = (b.src(operand, "u32") for operand in i.operands[2:4])
     mode = next(word for word in i.modifiers if word in ("up", "down", "bfly", "idx"))
-    lane = np.arange(batch.lanes, dtype=np.int64) % 32
-    base = np.arange(batch.lanes, dtype=np.int64) - lane
+    lane = np.arange(b.state.batch.lanes, dtype=np.int64) % 32
+    base = np.arange(b.state.batch.lanes, dtype=np.int64) - lane
 
     def sources() -> tuple[Array, Array]:
         shift, limit = other.astype(np.int64) & 31, clamp.astype(np.int64)
@@ -38,12 +34,25 @@ def shfl(i: Instruction, b: Binder) -> Action:
             inside = wanted <= most
         return base + np.where(inside, wanted, lane), inside
 
-    fixed = sources() if other.shape[0] == 1 and clamp.shape[0] == 1 else None
+    if other.shape[0] != 1 or clamp.shape[0] != 1:
+        return sources
+    fixed = sources()
+    return lambda: fixed
+
+
+@operation("shfl", "9.7.9.6", pipe="load_store", kind="warp")
+def shfl(i: Instruction, b: Binder) -> Action:
+    """Exchange values between lanes (up, down, butterfly or indexed) within segments of the warp."""
+    batch, shared, number, active_of = b.state.batch, b.state.shared, b.pc, b.active
+    target = i.operands[0]
+    out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
+    inside_out = b.dst(target.second, "pred") if isinstance(target, Pair) else None
+    value, sources = b.src(i.operands[1], "u32"), shuffle_sources(i, b)
 
     def run() -> None:
         active = active_of()
         shared.met(active)
-        source, inside = fixed if fixed is not None else sources()
+        source, inside = sources()
         if not active.all:
             lost = active.mask & ~active.mask[source]
             if lost.any():

@@ -1,0 +1,10 @@
+"""Exact arithmetic next to the PTX machine: each floating-point value has a shadow in two finite fields.
+
+The real bits decide branches, addresses, selections and maxima. The shadow follows each value through registers and
+memory, so that two kernels can be compared without rounding errors. See docs/proof.md.
+"""
+
+from evokern.simt.exact.field import NO_Q, REASON_SHIFT, ZERO, P, Q, Value
+from evokern.simt.exact.memory import ExactMemory, Obstacle
+
+__all__ = ["NO_Q", "REASON_SHIFT", "ZERO", "ExactMemory", "Obstacle", "P", "Q", "Value"]

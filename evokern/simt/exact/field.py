@@ -1,0 +1,227 @@
+"""Arithmetic in two prime fields, over arrays of lanes, and the words that hold its elements.
+
+P = 2 Q + 1, and both are prime. An exponential maps the residue of its argument modulo Q to a power of G modulo P,
+where G has the order Q. The law 2^(a + b) = 2^a 2^b therefore holds. Both primes are 3 modulo 4, so that
+x^((P + 1) / 4) is a square root of x or of -x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from evokern.simt.arrays import Array
+from evokern.simt.numerics import decode, ignore_float_warnings
+
+P, Q = 2147481143, 1073740571
+G = 4
+"""Generator of the squares modulo P, whose order is Q."""
+
+_P, _Q = np.uint64(P), np.uint64(Q)
+_Q_SHIFT, CODE_SHIFT = np.uint64(31), np.uint64(61)
+_P_BITS, _Q_BITS = np.uint64((1 << 31) - 1), np.uint64((1 << 30) - 1)
+NO_Q = _Q_BITS
+"""Residue modulo Q of values that have none, such as exponentials."""
+PAYLOAD = np.uint64((1 << 61) - 1)
+
+RAW, F16, BF16, LOW, HIGH, BAD = (np.uint64(code) for code in (0, 1, 2, 3, 4, 7))
+"""Codes of a unit of two bytes: raw bits, a half, the lower or the upper part of a float, or not comparable."""
+CODES = {"f16": F16, "bf16": BF16, "f32": LOW, "tf32": LOW}
+NEXT_PART = np.uint64(1) << CODE_SHIFT
+"""Difference between the words of the upper and the lower part of a float."""
+
+REASONS = {
+    1: "integer instructions change the bits of a floating-point value",
+    2: "an exponential, a root or an integer result has no exact exponent",
+    3: "the divisor is zero",
+    4: "a value is infinite or not a number",
+    5: "parts of different values, or of another format, are read as one value",
+    6: "the instruction has no rule in exact arithmetic",
+    7: "the result depends on the order of atomic operations",
+}
+"""Reasons why a value is not comparable."""
+BITS, SECOND, ZERO, INFINITE, MIXED, NO_RULE, ORDER = (np.uint64(number) for number in REASONS)
+REASON_SHIFT = _Q_SHIFT
+
+
+@dataclass(slots=True)
+class Value:
+    """Residues of one value per lane."""
+
+    p: Array
+    """Residue modulo P, uint64."""
+    q: Array
+    """Residue modulo Q, or `NO_Q`."""
+    bad: Array | None = None
+    """Where and why the value is not comparable; 0 if it is. None if all values are."""
+
+    def words(self, kind: str) -> Array:
+        """Return the words of the values' first units."""
+        words: Array = self.p | self.q << _Q_SHIFT | CODES[kind] << CODE_SHIFT
+        if self.bad is not None:
+            words = np.where(self.bad != 0, self.bad | BAD << CODE_SHIFT, words)
+        return words
+
+
+def unpacked(words: Array) -> tuple[Array, Array]:
+    """Return the residues in words."""
+    return words & _P_BITS, words >> _Q_SHIFT & _Q_BITS
+
+
+def upper(words: Array) -> Array:
+    """Return the words of the upper parts of floats, from those of the lower parts."""
+    return np.where(words >> CODE_SHIFT == LOW, words + NEXT_PART, words)
+
+
+def joint(*bads: Array | None) -> Array | None:
+    """Return where any of several values is not comparable."""
+    found: Array | None = None
+    for bad in bads:
+        if bad is not None:
+            found = bad if found is None else np.where(found != 0, found, bad)
+    return found
+
+
+def worse(bad: Array | None, where: Array, site: np.uint64, reason: np.uint64) -> Array | None:
+    """Return `bad`, with a further reason for some lanes."""
+    if not where.any():
+        return bad
+    return joint(bad, np.where(where, site | reason << REASON_SHIFT, np.uint64(0)))
+
+
+def _with_q(result: Array, *sources: Array) -> Array:
+    """Return residues modulo Q, without those that depend on a value that has none."""
+    for source in sources:
+        none = source == NO_Q
+        if none.any():
+            result = np.where(none, NO_Q, result)
+    return result
+
+
+def add(x: Value, y: Value) -> Value:
+    """Return x + y."""
+    return Value((x.p + y.p) % _P, _with_q((x.q + y.q) % _Q, x.q, y.q), joint(x.bad, y.bad))
+
+
+def negate(x: Value) -> Value:
+    """Return -x."""
+    return Value((_P - x.p) % _P, _with_q((_Q - x.q) % _Q, x.q), x.bad)
+
+
+def multiply(x: Value, y: Value) -> Value:
+    """Return x y."""
+    q = _with_q(x.q * y.q % _Q, x.q, y.q)
+    return Value(x.p * y.p % _P, q, joint(x.bad, y.bad))
+
+
+def fma(x: Value, y: Value, z: Value) -> Value:
+    """Return x y + z."""
+    q = _with_q((x.q * y.q + z.q) % _Q, x.q, y.q, z.q)
+    return Value((x.p * y.p + z.p) % _P, q, joint(x.bad, y.bad, z.bad))
+
+
+def power(base: Array, exponent: int, modulus: int) -> Array:
+    """Return base^exponent modulo a prime."""
+    m, result = np.uint64(modulus), np.ones_like(base)
+    for bit in bin(exponent)[2:]:
+        result = result * result % m
+        if bit == "1":
+            result = result * base % m
+    return result
+
+
+def reciprocal(x: Value, site: np.uint64) -> Value:
+    """Return 1 / x."""
+    p, q = power(x.p, P - 2, P), power(np.where(x.q == NO_Q, np.uint64(0), x.q), Q - 2, Q)
+    bad = worse(x.bad, x.p == 0, site, ZERO)
+    return Value(p, np.where((x.q == NO_Q) | (x.q == 0), NO_Q, q), bad)
+
+
+def root(x: Value) -> Value:
+    """Return a square root of x, or of -x if x has none; sqrt(x y) = sqrt(x) sqrt(y) holds."""
+    q = power(np.where(x.q == NO_Q, np.uint64(0), x.q), (Q + 1) // 4, Q)
+    return Value(power(x.p, (P + 1) // 4, P), _with_q(q, x.q), x.bad)
+
+
+@cache
+def _power_tables() -> tuple[Array, Array, Array]:
+    steps = [pow(G, 1 << shift, P) for shift in (0, 10, 20)]
+    return tuple(np.array([pow(step, n, P) for n in range(1024)], np.uint64) for step in steps)  # type: ignore[return-value]
+
+
+def exponential(x: Value, vanishes: Array, site: np.uint64) -> Value:
+    """Return 2^x; `vanishes` marks arguments so low that the real result is zero."""
+    low, middle, high = _power_tables()
+    e = np.where(x.q == NO_Q, np.uint64(0), x.q).astype(np.int64)
+    p = low[e & 1023] * middle[e >> 10 & 1023] % _P * high[e >> 20] % _P
+    bad = worse(x.bad, x.q == NO_Q, site, SECOND)
+    if vanishes.any():
+        p = np.where(vanishes, np.uint64(0), p)
+        bad = None if bad is None else np.where(vanishes, np.uint64(0), bad)
+    return Value(p, np.full_like(p, NO_Q), bad)
+
+
+def matmul(x: Value, y: Value) -> Value:
+    """Return the matrix products x y, from residues [..., M, K] and [..., K, N] with K up to 64."""
+    p = _matmul(x.p, y.p, P)
+    none_x, none_y = x.q == NO_Q, y.q == NO_Q
+    if none_x.all() or none_y.all():
+        q = np.full_like(p, NO_Q)
+    else:
+        q = _matmul(x.q, y.q, Q)
+        none = none_x.any(-1)[..., :, None] | none_y.any(-2)[..., None, :]
+        q = np.where(none, NO_Q, q)
+    bad = None
+    if x.bad is not None:
+        bad = np.broadcast_to(x.bad.max(-1)[..., :, None], p.shape)
+    if y.bad is not None:
+        bad = joint(bad, np.broadcast_to(y.bad.max(-2)[..., None, :], p.shape))
+    return Value(p, q, bad)
+
+
+def _matmul(x: Array, y: Array, modulus: int) -> Array:
+    """Multiply matrices with one factor in two limbs, so that every float64 sum is exact."""
+    m, columns = np.uint64(modulus), y.shape[-1]
+    limbs = np.concatenate([y & np.uint64(0xFFFF), y >> np.uint64(16)], -1).astype(np.float64)
+    found = np.matmul(x.astype(np.float64), limbs).astype(np.uint64)
+    result: Array = (found[..., :columns] + (found[..., columns:] % m << np.uint64(16))) % m
+    return result
+
+
+@cache
+def _powers_of_two(modulus: int) -> Array:
+    return np.array([pow(2, n % (modulus - 1), modulus) for n in range(-1100, 1100)], np.uint64)
+
+
+def integers(values: Array) -> Value:
+    """Return the residues of int64 numbers."""
+    return Value(np.mod(values, P).astype(np.uint64), np.mod(values, Q).astype(np.uint64))
+
+
+def embedded(values: Array, site: np.uint64) -> Value:
+    """Return the residues of float64 numbers m 2^e, which are exact."""
+    finite = np.isfinite(values)
+    fraction, exponent = np.frexp(np.where(finite, values, 0.0))
+    whole = np.ldexp(fraction, 53).astype(np.int64)
+    at = exponent.astype(np.int64) - 53 + 1100
+    found = integers(whole)
+    p = found.p * _powers_of_two(P)[at] % _P
+    q = found.q * _powers_of_two(Q)[at] % _Q
+    return Value(p, q, worse(None, ~finite, site, INFINITE))
+
+
+@cache
+def half_table(kind: str) -> Value:
+    """Return the residues of all 65,536 patterns of a half format."""
+    values = decode(kind, np.arange(1 << 16, dtype=np.uint16).view(np.float16 if kind == "f16" else np.uint16))
+    with ignore_float_warnings():
+        return embedded(values.astype(np.float64), np.uint64(0))
+
+
+def floats(kind: str, bits: Array) -> Array:
+    """Return the real numbers that some bits represent in a format."""
+    if kind in ("f32", "tf32"):
+        return bits.view(np.float32)
+    return decode(kind, bits.view(np.float16) if kind == "f16" else bits).astype(np.float32)

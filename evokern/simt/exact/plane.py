@@ -1,0 +1,278 @@
+"""Shadows of the registers and memories of one batch, and the steps that update them before each instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from evokern.ptx.segments import Routine
+from evokern.ptx.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Pair, Register, Sink, Vector
+from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.binder import Binder
+from evokern.simt.exact.field import BAD, CODE_SHIFT, LOW, NO_RULE, RAW, REASON_SHIFT, Value, upper
+from evokern.simt.exact.memory import ExactMemory, SpacePlane, embedded_bits, valued
+from evokern.simt.memory.buffers import GLOBAL_BASE
+from evokern.simt.operations.memory_ops import address_rows, space_of
+from evokern.simt.operations.spaces import by_state_space
+from evokern.simt.state import MachineState
+
+Key = tuple[str, int]
+"""Register class and row."""
+UNITS = {"16": 1, "32": 2, "64": 4}
+"""Register class → units of two bytes."""
+HALVES = ("f16", "bf16")
+
+
+class ShadowPlane:
+    """Shadow of one batch.
+
+    A row has one word per unit and lane. A row of class 32 with a single word per lane holds a whole float. A missing
+    row is raw: each value is the number that its real bits represent.
+    """
+
+    def __init__(self, state: MachineState, exact: ExactMemory, bind: Callable[[list[Site]], list[Action]]) -> None:
+        self._bind = bind
+        self.state, self.exact = state, exact
+        self.lanes = state.batch.lanes
+        self.first = exact.site(state.batch.program)
+        self.rows: dict[Key, Array] = {}
+        self._shared = np.zeros(state.shared.bytes.size // 2, np.uint64)
+        self._local = np.zeros(state.local.bytes.size // 2, np.uint64)
+        in_memory = SpacePlane(lambda: exact.words, lambda: exact.memory.storage, None, GLOBAL_BASE)
+        self.spaces = {
+            "shared": SpacePlane(lambda: self._shared, lambda: state.shared.bytes, state.shared.base),
+            "local": SpacePlane(lambda: self._local, lambda: state.local.bytes, state.local.base),
+            "global": in_memory,
+            "const": in_memory,
+        }
+        self.copies: list[tuple[Array, Array, Array, Array]] = []
+        """Pending copies: lanes, groups, first units in shared memory, words."""
+
+    def load(self) -> None:
+        """Reset the registers and the memory of the blocks."""
+        self.rows.clear()
+        self.copies.clear()
+        self._shared.fill(0)
+        self._local.fill(0)
+
+    def before(self, numbers: Sequence[int]) -> list[Action]:
+        """Return the steps that update the shadow; they run before the instructions, which may run as one group."""
+        return self._bind([Site(self, number) for number in numbers])
+
+    # ---- registers
+
+    def units(self, key: Key) -> Array | None:
+        """Return the words of a row, one per unit and lane; None if it is raw."""
+        words = self.rows.get(key)
+        if words is not None and words.shape[0] < UNITS[key[0]]:
+            words = np.concatenate([words, upper(words)])
+        return words
+
+    def put(self, key: Key, words: Array | None, mask: Array | None) -> None:
+        """Replace the words of a row where the mask is set; arrays in `rows` are never changed in place."""
+        if mask is None:
+            if words is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = words
+            return
+        old = self.rows.get(key)
+        if words is None:
+            if old is not None:
+                self.rows[key] = np.where(mask, RAW, old)
+            return
+        if old is None:
+            self.rows[key] = np.where(mask, words, RAW)
+            return
+        if old.shape[0] != words.shape[0]:
+            self.rows[key] = words
+            words, old = self.units(key), self._expanded(key, old)
+        self.rows[key] = np.where(mask, words, old)  # type: ignore[arg-type]
+
+    def _expanded(self, key: Key, words: Array) -> Array:
+        kept, self.rows[key] = self.rows[key], words
+        found = self.units(key)
+        self.rows[key] = kept
+        assert found is not None
+        return found
+
+
+class Site:
+    """One instruction that is bound to the shadow: its operands as values, units and addresses."""
+
+    def __init__(self, plane: ShadowPlane, number: int) -> None:
+        program = plane.state.batch.program
+        self.plane, self.state, self.batch = plane, plane.state, plane.state.batch
+        self.i: Instruction = program.instructions[number]
+        self.operation = program.operations[number]
+        self.routine: Routine = program.owners[number]
+        self.number = np.uint64(plane.first + number)
+        self.binder = Binder(plane.state)
+        self.binder.start(self.routine, number, False)
+        self._guard: Array | None = None
+        if self.i.guard is not None:
+            self._guard = self.binder.src(Register(self.i.guard.name), "pred")
+
+    def active(self) -> Active:
+        """Return the lanes that execute the instruction."""
+        active = self.batch.active
+        if self._guard is None:
+            return active
+        assert self.i.guard is not None
+        mask = active.mask & (~self._guard if self.i.guard.negated else self._guard)
+        return Active(mask, int(np.count_nonzero(mask)), self.batch.live_count)
+
+    def mask(self) -> Array | None:
+        """Return the lanes that execute the instruction; None for all live lanes."""
+        active = self.active()
+        return None if active.full else active.mask
+
+    def key(self, operand: Operand) -> Key | None:
+        """Return the row of a register operand; None for other operands and predicates."""
+        known = self.routine.slots.get(operand.name) if isinstance(operand, Register) else None
+        return None if known is None or known[0] == "pred" else (known[0], known[1])
+
+    def keys(self, operand: Operand | None) -> list[Key]:
+        """Return the rows of all registers of an operand that hold values."""
+        if isinstance(operand, Vector):
+            return [key for item in operand.items for key in self.keys(item)]
+        if isinstance(operand, Pair):
+            return self.keys(operand.first)
+        if operand is None or isinstance(operand, (Address, Sink)):
+            return []
+        key = self.key(operand)
+        return [] if key is None else [key]
+
+    def bits(self, operand: Operand, kind: str) -> Callable[[], Array]:
+        """Return a function that reads the real bits of an operand: for a pair of halves, [2, lanes]."""
+        pair = kind.endswith("x2")
+        row = self.binder.src(operand, "u32" if pair or kind in ("f32", "tf32") else "u16")
+        if not pair:
+            return lambda: row
+        return lambda: np.ascontiguousarray(row).view(np.uint16).reshape(-1, 2).T
+
+    def reader(self, operand: Operand, kind: str) -> Callable[[], Value]:
+        """Return a function that reads an operand as floating-point values: for a pair of halves, [2, lanes]."""
+        base, pair = kind.removesuffix("x2"), kind.endswith("x2")
+        if base not in ("f32", "tf32", *HALVES):
+            return lambda: self.bad_value(NO_RULE)
+        bits, key, plane, number = self.bits(operand, kind), self.key(operand), self.plane, self.number
+        if key is None:
+            constant = embedded_bits(base, bits(), number)
+            return lambda: constant
+
+        def read() -> Value:
+            words = plane.rows.get(key)
+            if words is None:
+                return embedded_bits(base, bits(), number)
+            if base in HALVES:
+                units = plane.units(key)
+                assert units is not None
+                return valued(units if pair else units[0], bits(), base, number)
+            value = valued(words, bits(), base, number)
+            if value.bad is None and words.shape[0] == 2 and bool((words[0] >> CODE_SHIFT == LOW).all()):
+                plane.rows[key] = words[:1]
+            return value
+
+        return read
+
+    def bad_value(self, reason: np.uint64) -> Value:
+        """Return a value that is not comparable because of this instruction."""
+        none = np.zeros(self.plane.lanes, np.uint64)
+        return Value(none, none, none + (self.number | reason << REASON_SHIFT))
+
+    def writer(self, operand: Operand, kind: str) -> Callable[[Value], None]:
+        """Return a function that writes values to a register: for a pair of halves, [2, lanes]."""
+        key, plane = self.key(operand), self.plane
+        base = kind.removesuffix("x2")
+        if key is None:
+            return lambda value: None
+        if key[0] == "64" or base not in ("f32", "tf32", *HALVES):
+            word = np.full(plane.lanes, self.bad_word(NO_RULE))
+            return lambda value: self.put_tainted([key], word, self.mask())
+        shape = (2 if kind.endswith("x2") else 1, plane.lanes)
+        rest = 0 if base in ("f32", "tf32") else UNITS[key[0]] - shape[0]
+
+        def write(value: Value) -> None:
+            words = np.broadcast_to(value.words(base), shape)
+            if rest:
+                words = np.concatenate([words, np.zeros((rest, plane.lanes), np.uint64)])
+            plane.put(key, words, self.mask())
+
+        return write
+
+    def units(self, operand: Operand, count: int) -> Callable[[], Array | None]:
+        """Return a function that reads the words of an operand's first units, [count, lanes]; None if all are raw."""
+        key, plane = self.key(operand), self.plane
+        if key is None:
+            return lambda: None
+
+        def read() -> Array | None:
+            found = plane.units(key)
+            return None if found is None else found[:count]
+
+        return read
+
+    def put_units(self, operand: Operand, words: Array | None, mask: Array | None) -> None:
+        """Write words to a register's first units; the remaining units become raw."""
+        key = self.key(operand)
+        if key is None:
+            return
+        if words is not None and words.shape[0] < UNITS[key[0]]:
+            rest = np.zeros((UNITS[key[0]] - words.shape[0], self.plane.lanes), np.uint64)
+            words = np.concatenate([words, rest])
+        self.plane.put(key, words, mask)
+
+    def bad_word(self, reason: np.uint64) -> np.uint64:
+        """Return the word of a unit that is not comparable because of this instruction."""
+        return np.uint64(self.number | reason << REASON_SHIFT | BAD << CODE_SHIFT)
+
+    def tainted(self, keys: list[Key], reason: np.uint64) -> Array | None:
+        """Return a word for each lane: not comparable if one of the rows holds a floating-point value, else raw."""
+        found: Array | None = None
+        for key in keys:
+            words = self.plane.rows.get(key)
+            if words is None:
+                continue
+            for row in words:
+                code = row >> CODE_SHIFT
+                here = np.where(code == BAD, row, np.where(code == RAW, RAW, self.bad_word(reason)))
+                found = here if found is None else np.where(found != 0, found, here)
+        return found if found is not None and found.any() else None
+
+    def put_tainted(self, keys: list[Key], words: Array | None, mask: Array | None) -> None:
+        """Write one word for each lane to all units of some registers."""
+        for key in keys:
+            self.plane.put(key, None if words is None else np.tile(words, (UNITS[key[0]], 1)), mask)
+
+    def places(
+        self, operand: Operand, space: str | None = None
+    ) -> Callable[[], Iterator[tuple[SpacePlane, Active, Array]]]:
+        """Return a function that yields the space, the lanes and the first unit of each lane's access."""
+        space = space_of(self.i) if space is None else space
+        row, offset = address_rows(operand, self.binder, space)
+        reached = by_state_space(self.batch, space, self.plane.spaces)
+
+        def find() -> Iterator[tuple[SpacePlane, Active, Array]]:
+            active = self.active()
+            if active.count:
+                for plane, lanes, address in reached(active, active.pick(row)):
+                    yield plane, lanes, plane.units(lanes, address, offset)
+
+        return find
+
+    def size_of(self, operand: Operand) -> int:
+        """Return the units of a register operand."""
+        key = self.key(operand)
+        return 0 if key is None else UNITS[key[0]]
+
+
+def immediate(operand: Operand) -> int | None:
+    """Return the value of an integer literal; None for other operands."""
+    return int(operand.value) if isinstance(operand, Immediate) and operand.kind == "int" else None
+
+
+def element_units(kind: str) -> int:
+    """Return the units of an element; 0 for bytes."""
+    return TYPE_BYTES[kind] // 2

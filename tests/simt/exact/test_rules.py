@@ -1,0 +1,186 @@
+"""One small kernel for each rule: the shadow of its output is the expression that the kernel computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from simt_tools import module_of
+
+from evokern import simt
+from evokern.simt.exact import field
+from evokern.simt.exact.field import P, Q, Value
+from evokern.simt.exact.memory import ExactMemory
+
+N = 64
+HEAD = """#include <cuda_fp16.h>
+extern "C" __global__ void kernel(const float* x, const float* y, float* out, const __half* h, __half* half_out) {
+  __shared__ float tile[64];
+  __shared__ __align__(16) __half halves[64 * 8];
+  const int i = threadIdx.x;
+"""
+ONE = np.ones(N, np.uint64)
+NUMBERS = np.random.default_rng(3).normal(size=(2, N)).astype(np.float32)
+
+
+def _shadow(seed: int) -> Value:
+    rng = np.random.default_rng(seed)
+    return Value(rng.integers(0, P, N, np.uint64), rng.integers(0, Q, N, np.uint64))
+
+
+X, Y, H = _shadow(1), _shadow(2), _shadow(3)
+
+
+def _run(body: str, x: np.ndarray = NUMBERS[0]) -> tuple[Value, Value, ExactMemory]:
+    """Return the shadows of the two outputs of a kernel with one block of 64 threads."""
+    memory = simt.Memory()
+    inputs = [memory.allocate(name, data, writable=False) for name, data in (("x", x), ("y", NUMBERS[1]))]
+    out = memory.allocate("out", np.zeros(N, np.float32))
+    halves = memory.allocate("h", NUMBERS[1].astype(np.float16), writable=False)
+    half_out = memory.allocate("half_out", np.zeros(N, np.float16))
+    exact = ExactMemory(memory)
+    for buffer, kind, value in ((inputs[0], "f32", X), (inputs[1], "f32", Y), (halves, "f16", H)):
+        exact.write(buffer, kind, value)
+    options = simt.LaunchOptions(sanitize=False, count=False, exact=exact)
+    spec = simt.LaunchSpec("kernel", (1, 1, 1), (N, 1, 1))
+    result = simt.launch(module_of(HEAD + body + "}"), spec, [*inputs, out, halves, half_out], memory, options)
+    assert result.completed, result.fatal
+    return exact.read(out, "f32"), exact.read(half_out, "f16"), exact
+
+
+def _sum(p: np.ndarray, modulus: int) -> int:
+    return sum(int(one) for one in p) % modulus
+
+
+def _turned(value: Value, order: np.ndarray) -> Value:
+    return Value(value.p[order], value.q[order])
+
+
+def _total(value: Value) -> Value:
+    return Value(ONE * np.uint64(_sum(value.p, P)), ONE * np.uint64(_sum(value.q, Q)))
+
+
+def _where(condition: np.ndarray, yes: Value, no: Value) -> Value:
+    return Value(np.where(condition, yes.p, no.p), np.where(condition, yes.q, no.q))
+
+
+def _number(value: float) -> Value:
+    return field.embedded(np.full(N, value), np.uint64(0))
+
+
+RULES: dict[str, tuple[str, Callable[[], Value]]] = {
+    "add": ("out[i] = x[i] + y[i];", lambda: field.add(X, Y)),
+    "sub": ("out[i] = x[i] - y[i];", lambda: field.add(X, field.negate(Y))),
+    "fma": ("out[i] = fmaf(x[i], y[i], 0.1f);", lambda: field.fma(X, Y, _number(float(np.float32(0.1))))),
+    "div": ("out[i] = x[i] / y[i];", lambda: field.multiply(X, field.reciprocal(Y, np.uint64(0)))),
+    "rsqrt": ("out[i] = rsqrtf(x[i]);", lambda: field.reciprocal(field.root(X), np.uint64(0))),
+    "abs": ("out[i] = fabsf(x[i]);", lambda: _where(NUMBERS[0] < 0, field.negate(X), X)),
+    "max": ("out[i] = fmaxf(x[i], y[i]);", lambda: _where(NUMBERS[0] > NUMBERS[1], X, Y)),
+    "select": ("out[i] = i % 3 ? x[i] : y[i];", lambda: _where(np.arange(N) % 3 != 0, X, Y)),
+    "branch": ("out[i] = x[i]; if (i > 9) out[i] = y[i];", lambda: _where(np.arange(N) > 9, Y, X)),
+    "half": ("out[i] = __half2float(h[i]);", lambda: H),
+    "bfloat": (
+        "const unsigned both = __float_as_uint(x[i]); unsigned packed;"
+        'asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(x[i]), "f"(y[i]));'
+        "out[i] = __uint_as_float(i % 2 ? packed & 0xffff0000u : packed << 16); if (both == 1) out[i] = 0;",
+        lambda: _where(np.arange(N) % 2 == 1, X, Y),
+    ),
+    "integer": ("out[i] = x[i] * i;", lambda: field.multiply(X, field.integers(np.arange(N)))),
+    "shuffle": ("out[i] = __shfl_xor_sync(~0u, x[i], 5);", lambda: _turned(X, np.arange(N) ^ 5)),
+    "shared": (
+        "tile[i] = x[i]; __syncthreads(); out[i] = tile[63 - i];",
+        lambda: _turned(X, np.arange(N)[::-1]),
+    ),
+    "atomic": (
+        "tile[0] = 0; __syncthreads(); atomicAdd(tile, x[i]); __syncthreads(); out[i] = tile[0];",
+        lambda: _total(X),
+    ),
+    "copy": (
+        'asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.commit_group; cp.async.wait_group 0;"'
+        '    :: "r"((unsigned)__cvta_generic_to_shared(tile + i)), "l"(x + i) : "memory");'
+        "__syncthreads(); out[i] = tile[i ^ 1];",
+        lambda: _turned(X, np.arange(N) ^ 1),
+    ),
+    "local": (
+        "float own[4]; for (int n = 0; n < 4; ++n) own[n] = x[i] * n; out[i] = own[i % 4 ^ (int)(x[0] > 1e9f)];",
+        lambda: field.multiply(X, field.integers(np.arange(N) % 4)),
+    ),
+}
+"""Rule → (body of a kernel, the residues of its output)."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_shadow_is_the_expression(rule: str) -> None:
+    """The residues of the output follow from those of the inputs."""
+    body, expected = RULES[rule]
+    found, _, _ = _run(body)
+    wanted = expected()
+    assert found.bad is None
+    assert (found.p == wanted.p).all()
+    assert (found.q == wanted.q).all() or rule == "rsqrt"
+
+
+def test_halves_keep_their_own_shadows() -> None:
+    """Packing, unpacking and swapping moves the shadow of each half."""
+    body = (
+        "__half2 both = __floats2half2_rn(x[i], y[i]); both = __lowhigh2highlow(both);"
+        "half_out[i] = i % 2 ? __low2half(both) : __high2half(both);"
+    )
+    _, found, _ = _run(body)
+    assert found.bad is None and (found.p == np.where(np.arange(N) % 2, Y.p, X.p)).all()
+
+
+def test_matrix_products() -> None:
+    """Ldmatrix and mma.sync compute the product of the shadows: here A = B = 16 by 8 halves of h, twice."""
+    body = """
+  for (int n = i; n < 64; n += 64) halves[n] = h[n];
+  __syncthreads();
+  if (i < 32) {
+    unsigned a, b; float c[4] = {0, 0, 0, 0};
+    const unsigned at = (unsigned)__cvta_generic_to_shared(halves + i % 8 * 8);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(a) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(b) : "r"(at) : "memory");
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a), "r"(a), "r"(b));
+    out[i / 4 * 8 + i % 4 * 2] = c[0], out[i / 4 * 8 + i % 4 * 2 + 1] = c[1];
+  }"""
+    found, _, _ = _run(body)
+    matrix = H.p.astype(object).reshape(8, 8)
+    assert found.bad is None and (found.p.astype(object) == (matrix @ matrix % P).reshape(-1)).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("out[i] = exp2f(exp2f(x[i]) - 1.f) + x[i];", field.SECOND),
+        ("out[i] = __uint_as_float(__float_as_uint(x[i]) + 1);", field.BITS),
+        ("out[i] = x[i] / (y[i] - y[i]);", field.ZERO),
+        ("out[i] = x[i] + __int_as_float(0x7f800000);", field.INFINITE),
+        ("out[i] = __sinf(x[i]);", field.NO_RULE),
+        ("out[i] = (float)(int)x[i];", field.BITS),
+        ("out[i] = __half2float(__ushort_as_half((unsigned short)(__float_as_uint(x[i]) >> 16)));", field.MIXED),
+        ("tile[0] = 0; __syncthreads(); out[i] = atomicAdd(tile, x[i]);", field.ORDER),
+    ],
+)
+def test_what_leaves_the_field_is_not_comparable(body: str, reason: np.uint64) -> None:
+    """Such values carry the instruction and the reason; the line is the kernel's."""
+    found, _, exact = _run(body)
+    assert found.bad is not None and found.bad.all()
+    obstacle = exact.obstacle(int(found.bad[0]))
+    assert obstacle.reason == field.REASONS[int(reason)] and obstacle.location.line == HEAD.count("\n") + 1
+
+
+def test_decisions_use_the_real_bits() -> None:
+    """A comparison, an index and a predicate from floats do not make a value incomparable."""
+    found, _, _ = _run("out[i] = x[(int)(y[i] * y[i]) & 63] + (x[i] > 0.f ? 1.f : 2.f);")
+    at = (NUMBERS[1] * NUMBERS[1]).astype(np.int64) & 63
+    wanted = field.add(_turned(X, at), _where(NUMBERS[0] > 0, _number(1.0), _number(2.0)))
+    assert found.bad is None and (found.p == wanted.p).all()
+
+
+def test_all_lanes_choose_the_same_of_equal_values() -> None:
+    """Two different values that are equal after rounding: every lane subtracts the same maximum."""
+    body = "float top = x[i]; for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s)); out[i] = top;"
+    found, _, _ = _run(body, np.ones(N, np.float32))
+    assert found.bad is None and len(set(found.p[:32].tolist())) == 1 and found.p[0] in X.p[:32]
