@@ -18,12 +18,6 @@ from evokern.export.names import cpp_names
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 
-TORCH_TYPES: Mapping[str, str] = {
-    "f64": "Double", "f32": "Float", "f16": "Half", "bf16": "BFloat16", "e4m3": "Float8_e4m3fn", "e5m2": "Float8_e5m2",
-    "i64": "Long", "i32": "Int", "i16": "Short", "i8": "Char", "u8": "Byte", "u32": "UInt32", "u64": "UInt64",
-}  # fmt: skip
-"""Data type → name in `torch::headeronly::ScalarType`."""
-
 _RESERVED = ("self", "out", "copy")
 """Names with a meaning in a schema or in the operator's function."""
 

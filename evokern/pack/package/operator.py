@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import warnings
 from collections import Counter
@@ -140,6 +141,11 @@ class Operator:
                 raise RuntimeError(
                     f"{self.title}: {name} has the shape {list(size)}, but with the other inputs it must have "
                     f"{list(wanted)}"
+                )
+        for name, size in zip(self.rules.OUTPUTS, self.rules.RESULTS[mode](shape), strict=True):
+            if math.prod(size) > MOST_ELEMENTS:
+                raise RuntimeError(
+                    f"{self.title}: the result {name} has {math.prod(size)} elements; the operator takes fewer than 2^31"
                 )
         return shape
 
