@@ -159,7 +159,7 @@ def _init_code(made: Description) -> str:
         for one, default in zip(signature.arguments, defaults, strict=True)
     ]
     typed = ", ".join(f"{name}: torch.Tensor" for name in inputs)
-    passed = ", ".join([*inputs, *(f"{one.name}={one.name}" for one in signature.arguments)])
+    passed = ", ".join([*inputs, *(one.name for one in signature.arguments)])
     tensors = "(" + "".join(f"{name}, " for name in inputs).rstrip() + ")"
     values = "[" + ", ".join(one.name for one in signature.arguments) + "]"
     needs = " or ".join(f"{name}.requires_grad" for name in inputs)
@@ -188,6 +188,7 @@ from {made.package}._operator import Explanation, Operator
 
 _operator = Operator("{made.package}", _rules, BASELINES, Path(__file__).parent, Launcher)
 _call = _operator.call
+_direct = _call._op  # without a frame of Python
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
@@ -203,7 +204,7 @@ def {made.name}({typed}, *, {keywords}) -> {result}:
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and ({needs})):
         return _call({passed})
     with _below_autograd():  # skips the check for gradients, which costs more than the launch
-        return _call({passed})
+        return _direct({passed})
 
 
 def explain({typed}{", " + own if own else ""}) -> Explanation:

@@ -22,11 +22,11 @@ from evokern.export.from_store import exportable_trial
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
 from evokern.hardware.profiles import Profile
-from evokern.pack.baseline_code import BaselineModule
+from evokern.pack.baseline_code import BaselineModule, baselines_of
 from evokern.pack.choice import Sample, Summary, chosen_variants, dispatch_tree, summary_of
 from evokern.pack.crosswise import CrosswiseTimes, config_key
 from evokern.pack.folder import Written, package_name, write_package
-from evokern.pack.from_study import baselines_of, describe
+from evokern.pack.from_study import describe
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaves
 from evokern.pack.variant import Variant, variant_of
 from evokern.store import Verification, open_readonly

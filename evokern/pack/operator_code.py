@@ -199,7 +199,9 @@ def _cpp_outputs(index: int, mode: Mode) -> str:
         lines.append(f"  const int64_t extents_{number}[] = {{{extents}}};")
         rank, dtype = len(buffer.shape), _dtype(buffer)
         lines.append(f"  results[{number}] = empty(extents_{number}, {rank}, {dtype}, device);")
-        lines.append(f"  buffers[{number}] = {{results[{number}].data(), bytes_of(extents_{number}, {rank}, {dtype})}};")
+        lines.append(
+            f"  buffers[{number}] = {{results[{number}].data(), bytes_of(extents_{number}, {rank}, {dtype})}};"
+        )
     head = (
         f"void results_{index}([[maybe_unused]] const Shape& shape, [[maybe_unused]] int device, "
         "[[maybe_unused]] Tensor* results, [[maybe_unused]] Memory* buffers) {"

@@ -76,4 +76,6 @@ def scenario(name: str, count: int) -> dict[str, Any]:
     return found
 
 
-print(json.dumps({name: scenario(name, int(count)) for name, count in zip(sys.argv[3::2], sys.argv[4::2], strict=True)}))
+print(
+    json.dumps({name: scenario(name, int(count)) for name, count in zip(sys.argv[3::2], sys.argv[4::2], strict=True)})
+)

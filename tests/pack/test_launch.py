@@ -19,7 +19,7 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Launch, Scalar
 from evokern.doctor import host_compiler
 from evokern.pack import folder as package_folder
-from evokern.pack.from_study import baselines_of
+from evokern.pack.baseline_code import baselines_of
 from evokern.pack.library import Library, build_library
 from evokern.pack.operator_code import Description
 from evokern.pack.variant import _bits
@@ -134,7 +134,9 @@ def test_code_is_loaded_once_and_again_only_with_state(name: str, calls: Any) ->
         assert _count(found[where], "load") == int(keeps)
         assert {launch[3] for launch in _launches(found[where])} == {"9"}
     assert _count(found["graph again"], "load") == 0
-    loads = [one.split() for where in ("failed launch", "graph") for one in found[where]["events"] if one[:5] == "load "]
+    loads = [
+        one.split() for where in ("failed launch", "graph") for one in found[where]["events"] if one[:5] == "load "
+    ]
     assert {(mode, context) for _, _, mode, context in loads} == {("2", "1")}
     modules = {_launches(found[where])[0][2] for where in ("again", "stream", "graph")}
     assert len(modules) == (3 if keeps else 1)

@@ -24,9 +24,9 @@ from evokern.declaration.kernel import Baseline, Kernel
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS
 from evokern.pack import write_package
-from evokern.pack.baseline_code import baseline_module
+from evokern.pack.baseline_code import baseline_module, baselines_of
 from evokern.pack.folder import package_name
-from evokern.pack.from_study import baselines_of, describe
+from evokern.pack.from_study import describe
 from evokern.pack.operator_code import Description
 from evokern.pack.variant import variant_of
 from evokern.study.discovery import find_kernel, load_kernel

@@ -21,6 +21,8 @@ TYPES = {
 }  # fmt: skip
 MOST_ELEMENTS = 2**31 - 1
 """Largest number of elements of an input; kernels may count with 32 bits."""
+ELSEWHERE = -1
+"""Mode of a call with other shapes than those for which an operator without fields was tuned."""
 
 
 class ProblemFields(dict[str, Any]):
@@ -70,6 +72,7 @@ class Operator:
         """
         self.namespace, self.rules, self.baselines = namespace, rules, baselines
         self.title = f"{namespace}::{rules.NAME}"
+        self.fixed = not rules.FIELDS
         self.codes = [(folder / f"variant_{i}.cubin").read_bytes() for i in range(len(rules.VARIANTS))]
         self._counts: Counter[str] = Counter()
         self._own_calls = [0] * len(self.codes)
@@ -121,7 +124,7 @@ class Operator:
         for name, one, (_, rank, *_) in zip(names, inputs, self.rules.MODES[mode]["inputs"], strict=True):
             if one.device != device:
                 raise RuntimeError(f"{self.title}: {name} is on {one.device}, but {names[0]} is on {device}")
-            if one.dim() != rank:
+            if one.dim() != rank and not self.fixed:
                 raise RuntimeError(f"{self.title}: {name} has {one.dim()} dimensions; the operator takes {rank}")
             if one.numel() < 1:
                 raise RuntimeError(f"{self.title}: {name} has no elements: its shape is {list(one.shape)}")
@@ -137,6 +140,8 @@ class Operator:
         sizes = [tuple(one.shape) for one in inputs]
         shape = self.rules.READ[mode](sizes, arguments, _capability(device))
         for name, size, wanted in zip(names, sizes, self.rules.INPUT_SIZES[mode](shape), strict=True):
+            if size != wanted and self.fixed:
+                return shape._replace(evokern_mode=ELSEWHERE)
             if size != wanted:
                 raise RuntimeError(
                     f"{self.title}: {name} has the shape {list(size)}, but with the other inputs it must have "
@@ -171,7 +176,9 @@ class Operator:
 
     def _given(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sequence[torch.Tensor], list[int]]:
         """Return the inputs and the numeric arguments of a call; torch omits arguments at their default."""
-        return values, [named.get(name, default) for name, default in self.rules.ARGUMENTS]
+        count = len(self.rules.INPUTS)
+        rest = [named.get(name, default) for name, default in self.rules.ARGUMENTS[len(values) - count :]]
+        return values[:count], [*values[count:], *rest]
 
     # ---- what torch calls
 
@@ -179,7 +186,11 @@ class Operator:
         inputs, arguments = self._given(values, named)
         shape = self.shape_of(inputs, arguments)
         types = self.rules.MODES[shape[1]]["outputs"]
-        sizes = self.rules.RESULTS[shape[1]](shape)
+        if shape[1] == ELSEWHERE:
+            made = self.baselines[0][1](self.problem_of(shape), dict(zip(self.rules.DECLARED, inputs, strict=True)))
+            sizes = [made[name].shape for name in self.rules.OUTPUTS]
+        else:
+            sizes = self.rules.RESULTS[shape[1]](shape)
         return _joined([inputs[0].new_empty(s, dtype=TYPES[t]) for s, t in zip(sizes, types, strict=True)])
 
     def _gradient(self, *_: Any) -> Any:
@@ -227,6 +238,11 @@ class Operator:
         chosen = rules.choose(shape)
         if inputs[0].device.type != "cuda":
             return None, 0, f"the inputs are on {inputs[0].device.type}"
+        if shape[1] == ELSEWHERE:
+            sizes = ", ".join(
+                f"{name} {list(size)}" for name, size in zip(rules.INPUTS, rules.INPUT_SIZES[0](shape), strict=True)
+            )
+            return None, 0, f"the kernel was tuned for {sizes}"
         known = {variant["capability"] for variant in rules.VARIANTS}
         if shape[0] not in known:
             self._warn(inputs[0].device, shape[0], known)
