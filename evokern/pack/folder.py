@@ -18,6 +18,7 @@ from evokern.escaping import in_docstring, in_markdown
 from evokern.files import make_folder, write_whole
 from evokern.pack.baseline_code import BaselineModule
 from evokern.pack.library import OLDEST_TORCH, build_library
+from evokern.pack.operations import Operation
 from evokern.pack.operator_code import Description, cpp_code, python_code
 from evokern.version import __version__
 
@@ -83,6 +84,7 @@ def write_package(
         "_baselines.py": baselines.text.encode(),
         **{f"_{name}.py": _own(f"{name}.py").encode() for name in ("operator", "launcher")},
         "selftest.py": _own("selftest.py").encode(),
+        **{f"_{name}.py": _own(f"{name}.py").encode() for name in _modules(made)},
         **{f"variant_{index}.cubin": variant.cubin for index, variant in enumerate(made.variants)},
         **{f"source/{name}": text.encode() for name, text in sources.items()},
     }
@@ -186,6 +188,7 @@ from {made.package}._baselines import BASELINES
 from {made.package}._launcher import Launcher
 from {made.package}._operator import Explanation, Operator
 
+{_imports(made)}
 _operator = Operator("{made.package}", _rules, BASELINES, Path(__file__).parent, Launcher)
 _call = _operator.call
 _direct = _call._op  # without a frame of Python
@@ -216,8 +219,56 @@ def stats() -> dict[str, Any]:
     """Return how many calls each kernel and each baseline served in this process, with reasons."""
     return _operator.stats()
 
+{_replacements(made)}
+__all__ = [{", ".join(f'"{name}"' for name in ("Explanation", "explain", made.name, "stats", *_names(made)))}]
+'''
 
-__all__ = ["Explanation", "explain", "{made.name}", "stats"]
+
+def _modules(made: Description) -> tuple[str, ...]:
+    """Return the modules with the functions that fit the kernel."""
+    if made.operation is None:
+        return ()
+    return ("sdpa",) if made.operation.name == "sdpa" else ("modules",)
+
+
+def _names(made: Description) -> tuple[str, ...]:
+    """Return the names of the functions that fit the kernel."""
+    if made.operation is None:
+        return ()
+    return (f"replace_{made.operation.name}", *(("register_attention",) if made.operation.name == "sdpa" else ()))
+
+
+def _imports(made: Description) -> str:
+    if made.operation is None:
+        return ""
+    if made.operation.name == "sdpa":
+        return f"from {made.package}._sdpa import Sdpa\n"
+    return f"from {made.package}._modules import is_{made.operation.name}, replace_modules\n"
+
+
+def _replacements(made: Description) -> str:
+    """Return the functions that let the operator compute what a model asks of torch."""
+    match made.operation:
+        case None:
+            return ""
+        case Operation("sdpa", options):
+            given = ", ".join(repr(one) for one in options.values())
+            return f"""
+_sdpa = Sdpa(_operator, {made.name}, {given})
+replace_sdpa = _sdpa.replace_sdpa
+register_attention = _sdpa.register_attention
+"""
+        case Operation(name, options):
+            what = "linear layers without a bias" if name == "linear" else f"RMS norms with eps {options['eps']}"
+            given = "".join(f", {one}={value!r}" for one, value in options.items())
+            return f'''
+def replace_{name}(model: torch.nn.Module) -> int:
+    """Let the operator compute the {what} of a model; return their number.
+
+    The modules keep their parameters. Calls that the operator does not take run as before, and `stats()` counts them.
+    """
+    return replace_modules(model, _operator, {made.name}, lambda module: is_{name}(module{given}))
+
 '''
 
 

@@ -19,6 +19,7 @@ from evokern.export.trace import Traces
 from evokern.pack.baseline_code import baselines_of
 from evokern.pack.folder import Written, package_name, write_package
 from evokern.pack.operator_code import Description
+from evokern.pack.operations import operation_of
 from evokern.pack.signature import signature_of
 from evokern.pack.tree import Tree, TreeLeaf
 from evokern.pack.variant import Variant, variant_of
@@ -119,7 +120,8 @@ def describe(
     """
     signature = signature_of(kernel, [*others, *((one.problem, one.traces) for one in variants)])
     tree = TreeLeaf(tuple(range(len(variants)))) if tree is None else tree
-    return Description(kernel, package, operator_name(kernel), signature, variants, tree)
+    found = operation_of(kernel, signature, variants[0].problem, variants[0].config)
+    return Description(kernel, package, operator_name(kernel), signature, variants, tree, found)
 
 
 def operator_name(kernel: Kernel) -> str:

@@ -77,7 +77,7 @@ class Operator:
         self._counts: Counter[str] = Counter()
         self._own_calls = [0] * len(self.codes)
         self._warned: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock, self._running = threading.Lock(), threading.local()
         self._no_message = torch.empty(0, dtype=torch.uint8)
         library: Any = torch.library.Library
         self._torch = library(namespace, "DEF")
@@ -187,7 +187,7 @@ class Operator:
         shape = self.shape_of(inputs, arguments)
         types = self.rules.MODES[shape[1]]["outputs"]
         if shape[1] == ELSEWHERE:
-            made = self.baselines[0][1](self.problem_of(shape), dict(zip(self.rules.DECLARED, inputs, strict=True)))
+            made = self._run(0, inputs, shape)
             sizes = [made[name].shape for name in self.rules.OUTPUTS]
         else:
             sizes = self.rules.RESULTS[shape[1]](shape)
@@ -270,24 +270,81 @@ class Operator:
 
     def _baseline(self, inputs: Sequence[torch.Tensor], shape: Any, number: int, reason: str) -> list[torch.Tensor]:
         """Run a baseline and count the call."""
-        problem, named = self.problem_of(shape), dict(zip(self.rules.DECLARED, inputs, strict=True))
-        name, run = self.baselines[number]
         try:
-            made = run(problem, named)
+            made = self._run(number, inputs, shape)
         except RuntimeError:
             if number == 0:
                 raise
-            name, run = self.baselines[0]
-            made = run(problem, named)
-            reason = f"{self.baselines[number][0]} does not take the shape"
+            reason, number = f"{self.baselines[number][0]} does not take the shape", 0
+            made = self._run(0, inputs, shape)
         with self._lock:
-            self._counts[f"{name}: {reason}"] += 1
+            self._counts[f"{self.baselines[number][0]}: {reason}"] += 1
         for index in self.rules.CHANGED:
             inputs[index].copy_(made[self.rules.DECLARED[index]])
         types = self.rules.MODES[shape[1]]["outputs"]
         results = [made[one].to(TYPES[t]).contiguous() for one, t in zip(self.rules.OUTPUTS, types, strict=True)]
         owned = {one.untyped_storage().data_ptr() for one in inputs}
         return [one.clone() if one.untyped_storage().data_ptr() in owned else one for one in results]
+
+    def _run(self, number: int, inputs: Sequence[torch.Tensor], shape: Any) -> Mapping[str, torch.Tensor]:
+        named = dict(zip(self.rules.DECLARED, inputs, strict=True))
+        self._running.baseline = True
+        try:
+            return self.baselines[number][1](self.problem_of(shape), named)
+        finally:
+            self._running.baseline = False
+
+    @property
+    def in_baseline(self) -> bool:
+        """Whether this thread runs a baseline, whose call of a replaced function must reach torch."""
+        return getattr(self._running, "baseline", False)
+
+    # ---- for functions and modules that call the operator instead of torch
+
+    def run_instead(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[torch.Tensor],
+        arguments: Mapping[str, int],
+        otherwise: Callable[[], Any],
+        reason: str = "",
+        *,
+        copy: bool = False,
+    ) -> Any:
+        """Call the operator, or the code that it replaces if the operator does not take the call; count the latter.
+
+        Args:
+            function: function of the package.
+            inputs: its inputs.
+            arguments: its numeric arguments.
+            otherwise: the replaced code.
+            reason: why the replaced code must run; empty if the operator decides.
+            copy: whether to copy inputs that are not contiguous.
+        """
+        compiling = torch.compiler.is_compiling()
+        if not reason and torch.is_grad_enabled() and any(one.requires_grad for one in inputs):
+            reason = "an input needs a gradient"
+        if not reason and compiling:  # errors of the operator would end the compilation
+            reason = self._refusal([one.contiguous() for one in inputs] if copy else inputs, arguments)
+        if not reason:
+            try:
+                return function(*inputs, **arguments, copy=copy)
+            except RuntimeError as error:
+                if not str(error).startswith(f"{self.title}: "):
+                    raise
+                reason = str(error).removeprefix(f"{self.title}: ")
+        if not compiling:
+            with self._lock:
+                self._counts[f"replaced code: {reason}"] += 1
+        return otherwise()
+
+    def _refusal(self, inputs: Sequence[torch.Tensor], arguments: Mapping[str, int]) -> str:
+        """Return why the operator refuses inputs; empty if it takes them."""
+        try:
+            self.shape_of(inputs, [arguments.get(name, default) for name, default in self.rules.ARGUMENTS])
+        except RuntimeError as error:
+            return str(error)
+        return ""
 
     # ---- for the user
 

@@ -208,7 +208,11 @@ class SelfTest:
         for _ in range(0 if self.operator.fixed else 3000):
             shape = self.random_shape(number)
             sizes = [*self.rules.INPUT_SIZES[shape[1]](shape), *self.rules.RESULTS[shape[1]](shape)]
-            if shape not in shapes and self.rules.choose(shape) == number and max(_count(size) for size in sizes) <= MOST_ELEMENTS:
+            if (
+                shape not in shapes
+                and self.rules.choose(shape) == number
+                and max(_count(size) for size in sizes) <= MOST_ELEMENTS
+            ):
                 shapes.append(shape)
             if len(shapes) == 12:
                 break
