@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from evokern.declaration.kernel import Kernel
 from evokern.errors import UsageError
 from evokern.escaping import in_docstring, in_markdown
 from evokern.files import make_folder, write_whole
@@ -24,6 +25,7 @@ from evokern.version import __version__
 
 PROVENANCE = "provenance.json"
 """File with the origin of a package; a folder without it is not replaced."""
+_LICENCES = ("LICENSE", "LICENCE", "COPYING")
 _RESERVED = ("torch", "evokern", "numpy", "aten", "prim", "prims", "test", "tests")
 
 
@@ -60,9 +62,7 @@ def package_name(folder: Path) -> str:
     return name
 
 
-def write_package(
-    folder: Path, made: Description, baselines: BaselineModule, provenance: Mapping[str, Any], licence: str = ""
-) -> Written:
+def write_package(folder: Path, made: Description, baselines: BaselineModule, provenance: Mapping[str, Any]) -> Written:
     """Write a package, and build its library if a C++ compiler is installed.
 
     Args:
@@ -70,12 +70,12 @@ def write_package(
         made: the operator.
         baselines: the module with the baselines.
         provenance: facts for `provenance.json`; names, digests and versions are added.
-        licence: text of the kernel's licence.
 
     Raises:
         UsageError: the folder contains something else, or cannot be written.
     """
     _check_folder(folder)
+    licence = licence_of(made.kernel)
     sources = {"operator.h": _own("operator.h"), "operator.cpp": cpp_code(made)}
     library = build_library(sources)
     inside: dict[str, bytes] = {
@@ -83,7 +83,7 @@ def write_package(
         "_rules.py": python_code(made).encode(),
         "_baselines.py": baselines.text.encode(),
         **{f"_{name}.py": _own(f"{name}.py").encode() for name in ("operator", "launcher")},
-        "selftest.py": _own("selftest.py").encode(),
+        **{f"{name}.py": _own(f"{name}.py").encode() for name in ("selftest", "benchmark")},
         **{f"_{name}.py": _own(f"{name}.py").encode() for name in _modules(made)},
         **{f"variant_{index}.cubin": variant.cubin for index, variant in enumerate(made.variants)},
         **{f"source/{name}": text.encode() for name, text in sources.items()},
@@ -96,6 +96,7 @@ def write_package(
     facts = {
         "package": made.package, "operator": f"{made.package}::{made.name}", "evokern": __version__, "launch": launch,
         **provenance,
+        "licence": "unknown: the kernel has no file LICENSE" if licence is None else "LICENSE",
         "baselines": list(baselines.names), "baselines_left_out": list(baselines.left_out),
         "digests": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(inside.items())},
     }  # fmt: skip
@@ -104,10 +105,17 @@ def write_package(
     files["pyproject.toml"] = _pyproject(made).encode()
     files["build_wheel.py"] = _own("build_wheel.py").encode()
     files["README.md"] = _readme(made, baselines, launch).encode()
-    if licence:
-        files["LICENSE"] = licence.encode()
+    if licence is not None:
+        files["LICENSE"] = licence
     _replace(folder, made.package, files)
     return Written(folder, tuple(sorted(files)), launch, library.data is not None)
+
+
+def licence_of(kernel: Kernel) -> bytes | None:
+    """Return the licence of a kernel: a file in its folder, or next to the folder `kernels` that contains it."""
+    places = [kernel.folder, *([kernel.folder.parent.parent] if kernel.folder.parent.name == "kernels" else [])]
+    files = (place / f"{name}{suffix}" for place in places for name in _LICENCES for suffix in ("", ".txt", ".md"))
+    return next((file.read_bytes() for file in files if file.is_file()), None)
 
 
 def _own(name: str) -> str:

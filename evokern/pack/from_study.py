@@ -18,8 +18,8 @@ from evokern.export.from_store import exportable_trial
 from evokern.export.trace import Traces
 from evokern.pack.baseline_code import baselines_of
 from evokern.pack.folder import Written, package_name, write_package
-from evokern.pack.operator_code import Description
 from evokern.pack.operations import operation_of
+from evokern.pack.operator_code import Description
 from evokern.pack.signature import signature_of
 from evokern.pack.tree import Tree, TreeLeaf
 from evokern.pack.variant import Variant, variant_of

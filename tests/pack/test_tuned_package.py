@@ -1,4 +1,4 @@
-"""Packages of kernels that were tuned with a call: their reference is the baseline, for every shape but the tuned one."""
+"""Packages of kernels that were tuned with a call: at other shapes than the tuned one, the reference runs."""
 
 from __future__ import annotations
 

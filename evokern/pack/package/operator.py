@@ -148,9 +148,9 @@ class Operator:
                     f"{list(wanted)}"
                 )
         for name, size in zip(self.rules.OUTPUTS, self.rules.RESULTS[mode](shape), strict=True):
-            if math.prod(size) > MOST_ELEMENTS:
+            if (count := math.prod(size)) > MOST_ELEMENTS:
                 raise RuntimeError(
-                    f"{self.title}: the result {name} has {math.prod(size)} elements; the operator takes fewer than 2^31"
+                    f"{self.title}: the result {name} has {count} elements; the operator takes fewer than 2^31"
                 )
         return shape
 

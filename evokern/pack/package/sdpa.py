@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ class Sdpa:
             return self._call([query, key, value], is_causal, scale, copy, reason, otherwise)
 
         earlier = torch.nn.functional.scaled_dot_product_attention
-        torch.nn.functional.scaled_dot_product_attention = attention  # type: ignore[assignment]
+        torch.nn.functional.scaled_dot_product_attention = attention
         try:
             yield
         finally:
@@ -78,11 +79,10 @@ class Sdpa:
             name: name of the attention function.
             copy: whether to copy inputs that are not contiguous, as those of most models; else they go to `sdpa`.
         """
-        from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-        original = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        library, functions, masks = map(
+            import_module, ("transformers", "transformers.modeling_utils", "transformers.masking_utils")
+        )
+        original = functions.ALL_ATTENTION_FUNCTIONS["sdpa"]
 
         def attention(
             module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any,
@@ -102,5 +102,5 @@ class Sdpa:
             found = self._call([query, key, value], bool(causal), scaling, copy, reason, lambda: None)
             return (otherwise() if found is None else found.transpose(1, 2).contiguous()), None
 
-        AttentionInterface.register(name, attention)
-        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+        library.AttentionInterface.register(name, attention)
+        library.AttentionMaskInterface.register(name, masks.ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
