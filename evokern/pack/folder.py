@@ -19,7 +19,7 @@ from evokern.escaping import in_docstring, in_markdown
 from evokern.files import make_folder, write_whole
 from evokern.pack.baseline_code import BaselineModule
 from evokern.pack.library import OLDEST_TORCH, build_library
-from evokern.pack.operations import Operation
+from evokern.pack.operations import TorchOperation
 from evokern.pack.operator_code import Description, cpp_code, python_code
 from evokern.version import __version__
 
@@ -259,14 +259,14 @@ def _replacements(made: Description) -> str:
     match made.operation:
         case None:
             return ""
-        case Operation("sdpa", options):
+        case TorchOperation("sdpa", options):
             given = ", ".join(repr(one) for one in options.values())
             return f"""
 _sdpa = Sdpa(_operator, {made.name}, {given})
 replace_sdpa = _sdpa.replace_sdpa
 register_attention = _sdpa.register_attention
 """
-        case Operation(name, options):
+        case TorchOperation(name, options):
             what = "linear layers without a bias" if name == "linear" else f"RMS norms with eps {options['eps']}"
             given = "".join(f", {one}={value!r}" for one, value in options.items())
             return f'''

@@ -27,7 +27,7 @@ MOST_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True)
-class Operation:
+class TorchOperation:
     """An operation of torch that the operator computes."""
 
     name: str
@@ -36,7 +36,7 @@ class Operation:
     """Facts that the code of the package needs."""
 
 
-def operation_of(kernel: Kernel, signature: Signature, problem: Problem, config: Config) -> Operation | None:
+def operation_of(kernel: Kernel, signature: Signature, problem: Problem, config: Config) -> TorchOperation | None:
     """Return the operation of torch that a kernel computes, or None.
 
     Args:
@@ -48,7 +48,7 @@ def operation_of(kernel: Kernel, signature: Signature, problem: Problem, config:
     if len(signature.outputs) != 1 or any(buffer.changed for buffer in signature.inputs):
         return None
     ranks = [len(buffer.shape) for buffer in signature.inputs]
-    known: dict[tuple[int, ...], Callable[[_Values], Operation | None]] = {
+    known: dict[tuple[int, ...], Callable[[_Values], TorchOperation | None]] = {
         (4, 4, 4): _sdpa, (2, 2): _linear, (2, 1): _rmsnorm,
     }  # fmt: skip
     if tuple(ranks) not in known or len(signature.arguments) > (ranks == [4, 4, 4]):
@@ -101,7 +101,7 @@ def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-6, atol=1e-9)
 
 
-def _sdpa(values: _Values) -> Operation | None:
+def _sdpa(values: _Values) -> TorchOperation | None:
     """Recognise attention without a mask, with a causal mask, or with an argument that chooses."""
     import torch
 
@@ -113,23 +113,25 @@ def _sdpa(values: _Values) -> Operation | None:
 
     if not values.signature.arguments:
         masked = next((causal for causal in (False, True) if same(causal, {})), None)
-        return None if masked is None else Operation("sdpa", {"causal": "", "masked": masked})
+        return None if masked is None else TorchOperation("sdpa", {"causal": "", "masked": masked})
     argument = values.signature.arguments[0]
     if same(False, {argument.field: 0}) and same(True, {argument.field: 1}):
-        return Operation("sdpa", {"causal": argument.name, "masked": False})
+        return TorchOperation("sdpa", {"causal": argument.name, "masked": False})
     return None
 
 
-def _linear(values: _Values) -> Operation | None:
+def _linear(values: _Values) -> TorchOperation | None:
     import torch
 
     x, weight = values.inputs()
     if x.shape[1] != weight.shape[1]:
         return None
-    return Operation("linear") if _close(values.result([x, weight]), torch.nn.functional.linear(x, weight)) else None
+    return (
+        TorchOperation("linear") if _close(values.result([x, weight]), torch.nn.functional.linear(x, weight)) else None
+    )
 
 
-def _rmsnorm(values: _Values) -> Operation | None:
+def _rmsnorm(values: _Values) -> TorchOperation | None:
     """Recognise a normalisation by the root mean square; rows of small values show its constant eps."""
     import torch
 
@@ -138,4 +140,4 @@ def _rmsnorm(values: _Values) -> Operation | None:
     divisors = small * weight / values.result([small, weight])
     eps = float(f"{float((divisors**2 - small.square().mean(-1, keepdim=True)).median()):.3g}")
     same = (_close(values.result([one, weight]), torch.rms_norm(one, (x.shape[1],), weight, eps)) for one in (small, x))
-    return Operation("rmsnorm", {"eps": eps}) if eps >= 0 and all(same) else None
+    return TorchOperation("rmsnorm", {"eps": eps}) if eps >= 0 and all(same) else None

@@ -14,7 +14,7 @@ from evokern.declaration.kernel import Kernel
 from evokern.escaping import c_string, in_comment, in_docstring
 from evokern.export.formula import cpp, member, python
 from evokern.export.launcher import conditions
-from evokern.pack.operations import Operation
+from evokern.pack.operations import TorchOperation
 from evokern.pack.signature import Derived, Mode, OperatorArgument, OperatorBuffer, Signature
 from evokern.pack.tree import CAPABILITY, MODE, Tree, TreeLeaf
 from evokern.pack.variant import Variant
@@ -39,8 +39,8 @@ class Description:
     """Variants, each for one mode."""
     tree: Tree
     """Dispatch."""
-    operation: Operation | None = None
-    """Operation of torch that the operator computes; None for any other."""
+    operation: TorchOperation | None = None
+    """TorchOperation of torch that the operator computes; None for any other."""
 
     def mode_of(self, variant: Variant) -> int:
         """Return the index of a variant's mode."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch  # noqa: F401 (the library refers to its symbols)
+from packed import described
 from paths import ROOT
 
 from evokern.declaration.feasibility import check, launches_of
@@ -22,7 +23,6 @@ from evokern.pack.from_study import describe
 from evokern.pack.library import build_library
 from evokern.pack.operator_code import Description, cpp_code, python_code
 from evokern.pack.tree import CAPABILITY, MODE, Split, Tree, TreeLeaf
-from evokern.pack.variant import variant_of
 from evokern.study.discovery import find_kernel
 
 L4 = CHIPS["l4"]
@@ -50,13 +50,6 @@ extern "C" __attribute__((visibility("default"))) double choose_ns(const int64_t
   return best;
 }
 """
-
-
-def described(kernel: Kernel, *problems: str, package: str = "packed", **changes: Any) -> Description:
-    """Return an operator with the default candidate for each problem."""
-    config = kernel.space.canonical(Config({**kernel.space.default(), **changes}))
-    made = [variant_of(kernel, config, kernel.problem(one), L4, f"default at {one}") for one in problems]
-    return describe(kernel, package, tuple(made))
 
 
 def rules_of(made: Description) -> Any:

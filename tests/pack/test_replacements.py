@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
-from test_operator_code import described
+from packed import described
 
 from evokern.pack import write_package
 from evokern.pack.baseline_code import baselines_of

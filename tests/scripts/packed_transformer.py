@@ -2,11 +2,18 @@
 
     python tests/scripts/packed_transformer.py [--keep FOLDER] [--cpu] [--only STEP]
 
-Packs attention, rmsnorm and linear layers with default candidates for this machine's GPU (no search), and runs steps
-that print `ok` or `FAILED` with the reason: the self-tests, the logits of 12 layers in bf16, times of a step next to
-torch eager and torch.compile, the time of the host for a call next to torch's SDPA, two streams, a CUDA graph without
-cudaMalloc, two GPUs if there are two, and memcheck if compute-sanitizer is on PATH. The exit code is the number of
-failed steps. `--cpu` tries the script without a GPU: all calls then run the baselines.
+Packs attention, rmsnorm and linear layers with default candidates for this machine's GPU; nothing is searched. Each
+step prints `ok`, or `FAILED` with the reason. The steps are:
+
+- `logits`: 12 layers in bf16, next to float32
+- `times`: a step of the model, next to torch eager and torch.compile
+- `self-tests`, with the tables of times
+- `host time`: a call of the operator, next to torch's SDPA
+- `two streams`, and a CUDA `graph` that calls no cudaMalloc
+- `two GPUs`, if there are two
+- `memcheck`, if compute-sanitizer is on PATH
+
+The exit code is the number of failed steps. `--cpu` tries the script without a GPU: all calls then run the baselines.
 
 It needs torch 2.10 or later, CuPy and a C++ compiler.
 """
