@@ -126,9 +126,8 @@ def _linear(values: _Values) -> TorchOperation | None:
     x, weight = values.inputs()
     if x.shape[1] != weight.shape[1]:
         return None
-    return (
-        TorchOperation("linear") if _close(values.result([x, weight]), torch.nn.functional.linear(x, weight)) else None
-    )
+    same = _close(values.result([x, weight]), torch.nn.functional.linear(x, weight))
+    return TorchOperation("linear") if same else None
 
 
 def _rmsnorm(values: _Values) -> TorchOperation | None:

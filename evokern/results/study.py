@@ -275,11 +275,11 @@ class StudyResults:
 
         Args:
             path: file to write; a T4 file or a trace is compressed if its name ends in `.gz`.
-            format: `torch`: a folder that `pip install` installs, with one trial as an operator for torch. The trial
-                must be verified. `cu`: one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. A
+            format: `cu`: one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. A
                 kernel without reference.h gets a second file, NAME.golden, from which the program checks itself. `t4`:
                 all trials as a T4 file, for other auto-tuners. `trace`: a timeline of the search as Chrome trace-event
-                JSON, to open at ui.perfetto.dev.
+                JSON, to open at ui.perfetto.dev. `torch`: one verified trial as an operator for torch, in a folder
+                that `pip install` installs.
             trial: number of the trial; None for the champion.
             problem: index (from 0) of the study's problem for which the program is compiled.
             trust: load the database's copy of the kernel's declaration if the folder is missing or changed.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from packed import described, run_python
-from paths import TESTS
+from paths import ROOT
 
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Launch, Scalar
@@ -53,7 +53,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Descripti
     compiler, folder = host_compiler(), tmp_path_factory.mktemp("launches")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    source, arguments, made = TESTS / "pack/fake_cuda.cpp", [], {}
+    source, arguments, made = ROOT / "tests/pack/fake_cuda.cpp", [], {}
     for name in ("libcuda.so.1", "libtorch_cuda.so"):
         command = [compiler, "-shared", "-fPIC", "-O1", "-std=c++17", str(source), f"-Wl,-soname,{name}", "-o", name]
         subprocess.run(command, cwd=folder, check=True)
@@ -71,7 +71,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Descripti
             operator.write_text(text)
             launches = made[name].variants[0].traces.launches
             arguments += [name, str(min(len(one.args) for one in launches))]
-    shown = run_python(folder, str(TESTS / "pack/launched.py"), *arguments)
+    shown = run_python(folder, str(ROOT / "tests/pack/launched.py"), *arguments)
     print({name: round(one["host_us"], 2) for name, one in json.loads(shown).items()}, "µs for a call")
     return {name: (made[name], one) for name, one in json.loads(shown).items()}
 
