@@ -300,6 +300,7 @@ def _readme(made: Description, baselines: BaselineModule, launch: str) -> str:
     )
     inputs = ", ".join(buffer.name for buffer in made.signature.inputs)
     names = in_markdown(", ".join(baselines.names))
+    functions = "".join(f" `{name}` lets a model use the operator without changes." for name in _names(made)[:1])
     return f"""\
 # {made.package}
 
@@ -308,6 +309,7 @@ The operator `{made.package}::{made.name}` for torch, with kernels found by evok
 ```
 pip install .
 python -m {made.package}.selftest
+python -m {made.package}.benchmark
 ```
 
 ```python
@@ -322,7 +324,7 @@ torch.compile({made.name}, fullgraph=True)({inputs})
 {rows}
 
 Calls that no variant takes run a baseline of torch: {names}. `explain({inputs})` names the code that serves a call, and
-`stats()` counts the calls. Kernels are launched by: {launch}.
+`stats()` counts the calls. Kernels are launched by: {launch}.{functions}
 
 `{made.package}/{PROVENANCE}` states the origin of each file.
 """

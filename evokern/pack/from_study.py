@@ -27,7 +27,11 @@ from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord, TrialRecord, Verification, db_option
 from evokern.wording import command
 
-_TAKEN = ("explain", "stats", "selftest", "torch", "Any", "Path", "Explanation", "Operator", "BASELINES", "annotations")
+_TAKEN = (
+    "explain", "stats", "selftest", "benchmark", "torch", "Any", "Path", "Explanation", "Operator", "BASELINES", "Sdpa",
+    "Launcher", "annotations", "replace_sdpa", "register_attention", "replace_linear", "replace_rmsnorm",
+    "replace_modules", "is_linear", "is_rmsnorm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 // A CUDA driver without a GPU, for tests of operators: it records what a package passes to the driver.
 //
-// The library is both libcuda.so.1 and libtorch_cuda.so. Memory of the host takes the place of GPU memory.
+// The library takes the place of libcuda.so.1 and of libtorch_cuda.so. Memory of the host takes the place of GPU memory.
 
 #include <cstdint>
 #include <cstdlib>

@@ -31,6 +31,8 @@ CASES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "ticket": ("matmul", "M=64 N=512 K=512", {"SPLIT_K": 2, "MERGE": "ticket"}),
 }  # fmt: skip
+LIBRARIES = {"libcuda.so.1": "libfake_cuda.so", "libtorch_cuda.so": "libfake_torch.so"}
+"""Library → the one that takes its place; with other names, so that torch still finds its own on a GPU machine."""
 ON_CPU = """
 #define aoti_torch_device_type_cuda aoti_torch_device_type_cpu
 #define aoti_torch_get_device_index fake_device_index
@@ -44,7 +46,10 @@ def _replaced(text: str, old: str, new: str) -> str:
 
 def _for_cpu(sources: Mapping[str, str]) -> Library:
     code = _replaced(sources["operator.cpp"], ", CUDA, m)", ", CPU, m)")
-    return build_library({"operator.h": ON_CPU + sources["operator.h"], "operator.cpp": code})
+    header = sources["operator.h"]
+    for name, fake in LIBRARIES.items():
+        header = _replaced(header, f'"{name}"', f'"{fake}"')
+    return build_library({"operator.h": ON_CPU + header, "operator.cpp": code})
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Descripti
     if compiler is None:
         pytest.skip("there is no C++ compiler")
     source, arguments, made = ROOT / "tests/pack/fake_cuda.cpp", [], {}
-    for name in ("libcuda.so.1", "libtorch_cuda.so"):
+    for name in LIBRARIES.values():
         command = [compiler, "-shared", "-fPIC", "-O1", "-std=c++17", str(source), f"-Wl,-soname,{name}", "-o", name]
         subprocess.run(command, cwd=folder, check=True)
         arguments.append(str(folder / name))
