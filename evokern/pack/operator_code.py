@@ -40,7 +40,7 @@ class Description:
     tree: Tree
     """Dispatch."""
     operation: TorchOperation | None = None
-    """TorchOperation of torch that the operator computes; None for any other."""
+    """What the operator computes in terms of torch; None if torch has no such operation."""
 
     def mode_of(self, variant: Variant) -> int:
         """Return the index of a variant's mode."""
