@@ -40,7 +40,7 @@ class Description:
     tree: Tree
     """Dispatch."""
     operation: TorchOperation | None = None
-    """What the operator computes in terms of torch; None if torch has no such operation."""
+    """Operation of torch that the operator computes; None for any other kernel."""
 
     def mode_of(self, variant: Variant) -> int:
         """Return the index of a variant's mode."""
