@@ -2,6 +2,7 @@
 
 import importlib
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
@@ -56,6 +57,7 @@ from evokern.device.contract import ExecutorState, StartStep
 from evokern.errors import EvokernError, UsageError
 from evokern.hardware.profiles import Profile
 from evokern.results import ExportFormat, SearchResult, StudyResults, StudySummary, list_studies, load_study
+from evokern.results.study import packers
 from evokern.search import ArmProgress, EndReason, OnProgress, Progress
 from evokern.study.settings import GateSettings, InputSet, SamplerSettings, SimulationSettings, Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
@@ -71,6 +73,16 @@ _SLOW = {"StudyRecord": "evokern.store", "SameAsDefault": "evokern.device.defaul
 
 _OLD_NAMES = {"Need": AtMost}
 """Names from version 0.2.0 that still work, until 0.4.0."""
+
+
+def _packed(*given: Any, **options: Any) -> Path:
+    """Write a trial as an operator for torch (`evokern.pack`, which results may not import)."""
+    from evokern.pack import packed_study
+
+    return packed_study(*given, **options).written.folder
+
+
+packers["torch"] = _packed
 
 
 def __getattr__(name: str) -> Any:

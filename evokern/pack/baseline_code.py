@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
+import linecache
 import re
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from evokern.declaration.as_data.declared import Functions, check_functions, functions_of, passing_of
 from evokern.declaration.kernel import Kernel
 from evokern.errors import KernelError
 from evokern.escaping import in_comment
+from evokern.tuning.reference import place_of
 
 REFERENCE = "float64 reference"
 """Name of the baseline that is the reference, for kernels without others."""
@@ -33,6 +39,77 @@ class BaselineModule:
     """Names of the baselines, in the order of their numbers."""
     left_out: tuple[str, ...]
     """Baselines that are not in the module, with reasons."""
+
+
+def baselines_of(kernel: Kernel) -> BaselineModule:
+    """Return the module with the baselines of a kernel; a kernel that was tuned with a call has its reference.
+
+    Raises:
+        KernelError: neither a baseline nor the reference can be copied.
+    """
+    if (source := kernel.file_text("kernel.py")) is not None:
+        return baseline_module(kernel, source)
+    check_functions(kernel)
+    assert kernel.content is not None
+    passing, functions = passing_of(kernel.content), functions_of(kernel.content)
+    if passing.framework != "torch":
+        raise KernelError(
+            f"the reference of {kernel.name} takes arrays of {passing.framework}, but an operator of torch needs one "
+            "that takes tensors; call evokern.tune with tensors of torch"
+        )
+    try:
+        name, definitions, expression = _function(functions)
+    except _NotCopiedError as error:
+        raise KernelError(
+            f"the reference of {kernel.name} cannot be copied into a package: {error}; write it as a function of a "
+            "file that uses only installed packages and this file"
+        ) from error
+    given = [
+        f"inputs[{one!r}]" + (f".to(torch.{passing.dtypes[one]})" if one in passing.dtypes else "")
+        if isinstance(one, str)
+        else repr(one)
+        for one in passing.order
+    ]
+    call = f"(lambda problem, inputs: _named({passing.outputs!r}, ({expression})({', '.join(given)})))"
+    return BaselineModule(_text(kernel.name, [_NAMED, *definitions], {name: [call]}, ["_baseline_0"]), (name,), ())
+
+
+_NAMED = """\
+import torch
+
+
+def _named(names, answer):
+    if isinstance(answer, dict) and set(answer) == set(names):
+        return answer
+    parts = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, (tuple, list)) else (answer,)
+    return dict(zip(names, parts, strict=True))
+"""
+
+
+def _function(functions: Functions) -> tuple[str, list[str], str]:
+    """Return the name of a reference, the statements that it needs, and an expression for it.
+
+    Raises:
+        _NotCopiedError: the reference is not a function in a file or of torch.
+    """
+    run: Any = functions.reference
+    for module in ("torch", "torch.nn.functional", "torch.linalg", "torch.special"):
+        name = getattr(run, "__name__", "")
+        if name and getattr(importlib.import_module(module), name, None) is run:
+            return name, [f"import {module}\n"], f"{module}.{name}"
+    source = "".join(linecache.getlines(functions.file))
+    if not source:
+        raise _NotCopiedError(f"it is {place_of(run).get('kind') or 'not in a file'}")
+    tree, file, line = ast.parse(source), Path(functions.file).name, run.__code__.co_firstlineno
+    if run.__name__ != "<lambda>":
+        if run.__qualname__ != run.__name__:
+            raise _NotCopiedError(f"it is {run.__qualname__}, defined inside another function or class")
+        return run.__name__, _definitions(tree, source, [run.__name__], file), run.__name__
+    found = [one for one in ast.walk(tree) if isinstance(one, ast.Lambda) and one.lineno == line]
+    if len(found) != 1:
+        raise _NotCopiedError(f"line {line} of {file} has {len(found)} lambdas")
+    expression = _segment(source, found[0])
+    return "reference", _definitions(tree, source, [expression], file), expression
 
 
 def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
@@ -137,7 +214,7 @@ def _segment(source: str, node: ast.AST) -> str:
     return f"({found})" if "\n" in found else found
 
 
-def _definitions(tree: ast.Module, source: str, expressions: Sequence[str]) -> list[str]:
+def _definitions(tree: ast.Module, source: str, expressions: Sequence[str], file: str = "kernel.py") -> list[str]:
     """Return the statements of a module that expressions need, directly or not, in their order.
 
     Raises:
@@ -155,7 +232,7 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str]) -> l
         needed.add(name)
         if name not in bound:
             if not hasattr(builtins, name):
-                raise _NotCopiedError(f"it uses {name}, which kernel.py does not define")
+                raise _NotCopiedError(f"it uses {name}, which {file} does not define")
             continue
         for statement in bound[name]:
             if isinstance(statement, ast.ImportFrom) and _of_evokern(statement):

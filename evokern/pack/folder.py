@@ -13,16 +13,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from evokern.declaration.kernel import Kernel
 from evokern.errors import UsageError
 from evokern.escaping import in_docstring, in_markdown
 from evokern.files import make_folder, write_whole
 from evokern.pack.baseline_code import BaselineModule
 from evokern.pack.library import OLDEST_TORCH, build_library
+from evokern.pack.operations import TorchOperation
 from evokern.pack.operator_code import Description, cpp_code, python_code
 from evokern.version import __version__
 
 PROVENANCE = "provenance.json"
 """File with the origin of a package; a folder without it is not replaced."""
+_LICENCES = ("LICENSE", "LICENCE", "COPYING")
 _RESERVED = ("torch", "evokern", "numpy", "aten", "prim", "prims", "test", "tests")
 
 
@@ -59,9 +62,7 @@ def package_name(folder: Path) -> str:
     return name
 
 
-def write_package(
-    folder: Path, made: Description, baselines: BaselineModule, provenance: Mapping[str, Any], licence: str = ""
-) -> Written:
+def write_package(folder: Path, made: Description, baselines: BaselineModule, provenance: Mapping[str, Any]) -> Written:
     """Write a package, and build its library if a C++ compiler is installed.
 
     Args:
@@ -69,12 +70,12 @@ def write_package(
         made: the operator.
         baselines: the module with the baselines.
         provenance: facts for `provenance.json`; names, digests and versions are added.
-        licence: text of the kernel's licence.
 
     Raises:
         UsageError: the folder contains something else, or cannot be written.
     """
     _check_folder(folder)
+    licence = licence_of(made.kernel)
     sources = {"operator.h": _own("operator.h"), "operator.cpp": cpp_code(made)}
     library = build_library(sources)
     inside: dict[str, bytes] = {
@@ -82,7 +83,8 @@ def write_package(
         "_rules.py": python_code(made).encode(),
         "_baselines.py": baselines.text.encode(),
         **{f"_{name}.py": _own(f"{name}.py").encode() for name in ("operator", "launcher")},
-        "selftest.py": _own("selftest.py").encode(),
+        **{f"{name}.py": _own(f"{name}.py").encode() for name in ("selftest", "benchmark")},
+        **{f"_{name}.py": _own(f"{name}.py").encode() for name in _modules(made)},
         **{f"variant_{index}.cubin": variant.cubin for index, variant in enumerate(made.variants)},
         **{f"source/{name}": text.encode() for name, text in sources.items()},
     }
@@ -94,6 +96,7 @@ def write_package(
     facts = {
         "package": made.package, "operator": f"{made.package}::{made.name}", "evokern": __version__, "launch": launch,
         **provenance,
+        "licence": "unknown: the kernel has no file LICENSE" if licence is None else "LICENSE",
         "baselines": list(baselines.names), "baselines_left_out": list(baselines.left_out),
         "digests": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(inside.items())},
     }  # fmt: skip
@@ -102,10 +105,17 @@ def write_package(
     files["pyproject.toml"] = _pyproject(made).encode()
     files["build_wheel.py"] = _own("build_wheel.py").encode()
     files["README.md"] = _readme(made, baselines, launch).encode()
-    if licence:
-        files["LICENSE"] = licence.encode()
+    if licence is not None:
+        files["LICENSE"] = licence
     _replace(folder, made.package, files)
     return Written(folder, tuple(sorted(files)), launch, library.data is not None)
+
+
+def licence_of(kernel: Kernel) -> bytes | None:
+    """Return the licence of a kernel: a file in its folder, or next to the folder `kernels` that contains it."""
+    places = [kernel.folder, *([kernel.folder.parent.parent] if kernel.folder.parent.name == "kernels" else [])]
+    files = (place / f"{name}{suffix}" for place in places for name in _LICENCES for suffix in ("", ".txt", ".md"))
+    return next((file.read_bytes() for file in files if file.is_file()), None)
 
 
 def _own(name: str) -> str:
@@ -159,7 +169,7 @@ def _init_code(made: Description) -> str:
         for one, default in zip(signature.arguments, defaults, strict=True)
     ]
     typed = ", ".join(f"{name}: torch.Tensor" for name in inputs)
-    passed = ", ".join([*inputs, *(f"{one.name}={one.name}" for one in signature.arguments)])
+    passed = ", ".join([*inputs, *(one.name for one in signature.arguments)])
     tensors = "(" + "".join(f"{name}, " for name in inputs).rstrip() + ")"
     values = "[" + ", ".join(one.name for one in signature.arguments) + "]"
     needs = " or ".join(f"{name}.requires_grad" for name in inputs)
@@ -186,8 +196,10 @@ from {made.package}._baselines import BASELINES
 from {made.package}._launcher import Launcher
 from {made.package}._operator import Explanation, Operator
 
+{_imports(made)}
 _operator = Operator("{made.package}", _rules, BASELINES, Path(__file__).parent, Launcher)
 _call = _operator.call
+_direct = _call._op  # without a frame of Python
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
@@ -203,7 +215,7 @@ def {made.name}({typed}, *, {keywords}) -> {result}:
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and ({needs})):
         return _call({passed})
     with _below_autograd():  # skips the check for gradients, which costs more than the launch
-        return _call({passed})
+        return _direct({passed})
 
 
 def explain({typed}{", " + own if own else ""}) -> Explanation:
@@ -215,8 +227,56 @@ def stats() -> dict[str, Any]:
     """Return how many calls each kernel and each baseline served in this process, with reasons."""
     return _operator.stats()
 
+{_replacements(made)}
+__all__ = [{", ".join(f'"{name}"' for name in ("Explanation", "explain", made.name, "stats", *_names(made)))}]
+'''
 
-__all__ = ["Explanation", "explain", "{made.name}", "stats"]
+
+def _modules(made: Description) -> tuple[str, ...]:
+    """Return the modules with the functions that fit the kernel."""
+    if made.operation is None:
+        return ()
+    return ("sdpa",) if made.operation.name == "sdpa" else ("modules",)
+
+
+def _names(made: Description) -> tuple[str, ...]:
+    """Return the names of the functions that fit the kernel."""
+    if made.operation is None:
+        return ()
+    return (f"replace_{made.operation.name}", *(("register_attention",) if made.operation.name == "sdpa" else ()))
+
+
+def _imports(made: Description) -> str:
+    if made.operation is None:
+        return ""
+    if made.operation.name == "sdpa":
+        return f"from {made.package}._sdpa import Sdpa\n"
+    return f"from {made.package}._modules import is_{made.operation.name}, replace_modules\n"
+
+
+def _replacements(made: Description) -> str:
+    """Return the functions that let the operator compute what a model asks of torch."""
+    match made.operation:
+        case None:
+            return ""
+        case TorchOperation("sdpa", options):
+            given = ", ".join(repr(one) for one in options.values())
+            return f"""
+_sdpa = Sdpa(_operator, {made.name}, {given})
+replace_sdpa = _sdpa.replace_sdpa
+register_attention = _sdpa.register_attention
+"""
+        case TorchOperation(name, options):
+            what = "linear layers without a bias" if name == "linear" else f"RMS norms with eps {options['eps']}"
+            given = "".join(f", {one}={value!r}" for one, value in options.items())
+            return f'''
+def replace_{name}(model: torch.nn.Module) -> int:
+    """Let the operator compute the {what} of a model; return their number.
+
+    The modules keep their parameters. Calls that the operator does not take run as before, and `stats()` counts them.
+    """
+    return replace_modules(model, _operator, {made.name}, lambda module: is_{name}(module{given}))
+
 '''
 
 
@@ -240,6 +300,7 @@ def _readme(made: Description, baselines: BaselineModule, launch: str) -> str:
     )
     inputs = ", ".join(buffer.name for buffer in made.signature.inputs)
     names = in_markdown(", ".join(baselines.names))
+    functions = "".join(f" `{name}` lets a model use the operator without changes." for name in _names(made)[:1])
     return f"""\
 # {made.package}
 
@@ -248,6 +309,7 @@ The operator `{made.package}::{made.name}` for torch, with kernels found by evok
 ```
 pip install .
 python -m {made.package}.selftest
+python -m {made.package}.benchmark
 ```
 
 ```python
@@ -262,7 +324,7 @@ torch.compile({made.name}, fullgraph=True)({inputs})
 {rows}
 
 Calls that no variant takes run a baseline of torch: {names}. `explain({inputs})` names the code that serves a call, and
-`stats()` counts the calls. Kernels are launched by: {launch}.
+`stats()` counts the calls. Kernels are launched by: {launch}.{functions}
 
 `{made.package}/{PROVENANCE}` states the origin of each file.
 """

@@ -12,12 +12,13 @@ from typing import Any
 from evokern.analysis.stored import chip_of, declared_config
 from evokern.compile.nvrtc import compiler_version
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.errors import KernelError, StudyError
+from evokern.errors import StudyError
 from evokern.export.checked import Report
 from evokern.export.from_store import exportable_trial
 from evokern.export.trace import Traces
-from evokern.pack.baseline_code import BaselineModule, baseline_module
+from evokern.pack.baseline_code import baselines_of
 from evokern.pack.folder import Written, package_name, write_package
+from evokern.pack.operations import operation_of
 from evokern.pack.operator_code import Description
 from evokern.pack.signature import signature_of
 from evokern.pack.tree import Tree, TreeLeaf
@@ -26,7 +27,11 @@ from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord, TrialRecord, Verification, db_option
 from evokern.wording import command
 
-_TAKEN = ("explain", "stats", "selftest", "torch", "Any", "Path", "Explanation", "Operator", "BASELINES", "annotations")
+_TAKEN = (
+    "explain", "stats", "selftest", "benchmark", "torch", "Any", "Path", "Explanation", "Operator", "BASELINES", "Sdpa",
+    "Launcher", "annotations", "replace_sdpa", "register_attention", "replace_linear", "replace_rmsnorm",
+    "replace_modules", "is_linear", "is_rmsnorm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def packed_study(
     with tempfile.TemporaryDirectory(prefix="evokern-pack-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         chip = chip_of(record.device, reader.sessions(record))
-        at = kernel.problem(record.problems[problem])
+        at, baselines = kernel.problem(record.problems[problem]), baselines_of(kernel)
         title = f"trial {found.trial.number} of {record.name}"
         report(f"compiling {title} for {chip.architecture}")
         variant = variant_of(kernel, declared_config(kernel, record, found.trial), at, chip, title)
@@ -95,7 +100,7 @@ def packed_study(
         code = "as measured" if same else f"compiled again by {compiler_version()}, differs from the measured code"
         facts = _facts(reader, record, found, proof, variant, code)
         report(f"building the operator {package}::{made.name}")
-        written = write_package(folder, made, baselines_of(kernel), facts)
+        written = write_package(folder, made, baselines, facts)
     return PackedStudy(
         written, f"{package}::{made.name}", made.signature.arguments_schema, found.trial.number, proof, code
     )
@@ -119,28 +124,14 @@ def describe(
     """
     signature = signature_of(kernel, [*others, *((one.problem, one.traces) for one in variants)])
     tree = TreeLeaf(tuple(range(len(variants)))) if tree is None else tree
-    return Description(kernel, package, operator_name(kernel), signature, variants, tree)
+    found = operation_of(kernel, signature, variants[0].problem, variants[0].config)
+    return Description(kernel, package, operator_name(kernel), signature, variants, tree, found)
 
 
 def operator_name(kernel: Kernel) -> str:
     """Return the name of a kernel's operator."""
     name = re.sub(r"\W", "_", kernel.name, flags=re.ASCII).strip("_") or "operator"
     return f"{name}_op" if name[0].isdigit() or name in _TAKEN else name
-
-
-def baselines_of(kernel: Kernel) -> BaselineModule:
-    """Return the module with the baselines of a kernel.
-
-    Raises:
-        KernelError: the kernel has no declaration that can be copied.
-    """
-    source = kernel.file_text("kernel.py")
-    if source is None:
-        raise KernelError(
-            f"kernel {kernel.name} was tuned with evokern.tune, which stores no source of its reference; packages "
-            "need a kernel folder with a kernel.py"
-        )
-    return baseline_module(kernel, source)
 
 
 def _facts(

@@ -14,11 +14,12 @@ from evokern.errors import KernelError, StudyError
 from evokern.export.checked import Report
 from evokern.export.from_store import exportable_trial
 from evokern.files import write_whole
+from evokern.pack.baseline_code import baselines_of
 from evokern.pack.candidates import MOST_TRIALS, Place
 from evokern.pack.choice import Summary, summary_of
 from evokern.pack.crosswise import CrosswiseTimes
 from evokern.pack.folder import Written, package_name, write_package
-from evokern.pack.from_study import baselines_of, describe
+from evokern.pack.from_study import describe
 from evokern.pack.page import pack_page
 from evokern.pack.selection import PackRequest, Selection
 from evokern.search.identity import problems_of

@@ -14,7 +14,8 @@ from evokern.declaration.kernel import Kernel
 from evokern.escaping import c_string, in_comment, in_docstring
 from evokern.export.formula import cpp, member, python
 from evokern.export.launcher import conditions
-from evokern.pack.signature import TORCH_TYPES, Derived, Mode, OperatorArgument, OperatorBuffer, Signature
+from evokern.pack.operations import TorchOperation
+from evokern.pack.signature import Derived, Mode, OperatorArgument, OperatorBuffer, Signature
 from evokern.pack.tree import CAPABILITY, MODE, Tree, TreeLeaf
 from evokern.pack.variant import Variant
 
@@ -38,6 +39,8 @@ class Description:
     """Variants, each for one mode."""
     tree: Tree
     """Dispatch."""
+    operation: TorchOperation | None = None
+    """Operation of torch that the operator computes; None for any other kernel."""
 
     def mode_of(self, variant: Variant) -> int:
         """Return the index of a variant's mode."""
@@ -89,6 +92,9 @@ def cpp_code(made: Description) -> str:
         .replace("{MODES}", str(len(signature.modes)))
         .replace("{VARIANTS}", str(len(made.variants)))
         .replace("{NUMBERS}", str(max(len(list(one.numbers())) for one in made.variants)))
+        .replace("{WORKSPACES}", str(max(len(one.workspaces) for one in made.variants)))
+        .replace("{TAKEN}", ", ".join(f"Tensor::taken(stack[{i}])" for i in range(inputs)))
+        .replace("{FACTS}", ", ".join(f"Facts(inputs[{i}])" for i in range(inputs)))
         .replace("{ELSEWHERE}", c_string(f"{made.package}::{made.name}_{ELSEWHERE}"))
         .replace("{REGISTERED}", f"{made.package}, CUDA")
         .replace("{NAME}", c_string(made.name)),
@@ -116,7 +122,20 @@ def _cpp_read(index: int, mode: Mode, arguments: Sequence[OperatorArgument]) -> 
         for number, buffer in enumerate(mode.inputs)
         for axis, formula in enumerate(buffer.shape)
     ]
+    checks += [f"{_product(buffer)} <= MOST_ELEMENTS" for buffer in mode.outputs]
     return "\n".join([*lines, f"  return {' && '.join(checks) or 'true'};", "}\n"])
+
+
+def _product(buffer: OperatorBuffer) -> str:
+    """Return the number of elements in C++."""
+    return " * ".join(f"({cpp(extent)})" for extent in buffer.shape) or "1"
+
+
+def _dtype(buffer: OperatorBuffer) -> str:
+    """Return torch's number of a data type in C++."""
+    from evokern.gate.data import torch_dtype  # imports torch
+
+    return f"aoti_torch_dtype_{str(torch_dtype(buffer.dtype)).removeprefix('torch.')}()"
 
 
 def _derived(one: Derived, divide: str) -> str:
@@ -181,11 +200,14 @@ def _cpp_outputs(index: int, mode: Mode) -> str:
     for number, buffer in enumerate(mode.outputs):
         extents = ", ".join(f"static_cast<int64_t>({cpp(extent)})" for extent in buffer.shape) or "0"
         lines.append(f"  const int64_t extents_{number}[] = {{{extents}}};")
-        made = f"extents_{number}, {len(buffer.shape)}, ScalarType::{TORCH_TYPES[buffer.dtype]}, device"
-        lines.append(f"  results[{number}] = empty({made});")
+        rank, dtype = len(buffer.shape), _dtype(buffer)
+        lines.append(f"  results[{number}] = empty(extents_{number}, {rank}, {dtype}, device);")
+        lines.append(
+            f"  buffers[{number}] = {{results[{number}].data(), bytes_of(extents_{number}, {rank}, {dtype})}};"
+        )
     head = (
         f"void results_{index}([[maybe_unused]] const Shape& shape, [[maybe_unused]] int device, "
-        "[[maybe_unused]] Tensor* results) {"
+        "[[maybe_unused]] Tensor* results, [[maybe_unused]] Memory* buffers) {"
     )
     return "\n".join([head, *lines, "}\n"])
 
@@ -219,7 +241,7 @@ def _cpp_lists(made: Description) -> str:
     ]
     modes = []
     for mode in made.signature.modes:
-        inputs = ", ".join(f"{{ScalarType::{TORCH_TYPES[b.dtype]}, {len(b.shape)}}}" for b in mode.inputs)
+        inputs = ", ".join(f"{{{_dtype(b)}, {len(b.shape)}}}" for b in mode.inputs)
         modes.append(f"    {{{inputs}}},")
     counted = range(len(made.variants)), range(len(made.signature.modes))
     return "\n".join(
@@ -230,7 +252,7 @@ def _cpp_lists(made: Description) -> str:
             f"const Numbers numbers_of[] = {{{', '.join(f'numbers_{i}' for i in counted[0])}}};",
             "using Read = bool (*)(const int64_t* const*, const int64_t*, Shape&);",
             f"const Read read_of[] = {{{', '.join(f'read_{i}' for i in counted[1])}}};",
-            "using Results = void (*)(const Shape&, int, Tensor*);",
+            "using Results = void (*)(const Shape&, int, Tensor*, Memory*);",
             f"const Results results_of[] = {{{', '.join(f'results_{i}' for i in counted[1])}}};",
             f"Code codes[{len(made.variants)}];\n",
         ]
@@ -241,71 +263,66 @@ _CPP_RUN = """\
 // ---- the operator
 
 constexpr int INPUTS = {INPUTS}, OUTPUTS = {OUTPUTS}, ARGUMENTS = {ARGUMENTS}, MODES = {MODES}, VARIANTS = {VARIANTS};
-constexpr int NUMBERS = {NUMBERS};
+constexpr int NUMBERS = {NUMBERS}, WORKSPACES = {WORKSPACES}, BUFFERS = INPUTS + OUTPUTS + WORKSPACES;
 
 // Calls the operator in Python that reports errors and runs baselines. Its last result is the text of an error.
-static void run_elsewhere(StableIValue* stack, const Tensor* inputs, const int64_t* arguments) {
+static void run_elsewhere(StableIValue* stack, Tensor* inputs, const int64_t* arguments) {
   StableIValue passed[std::max(INPUTS + ARGUMENTS, OUTPUTS + 1)];
-  for (int i = 0; i < INPUTS; i++) passed[i] = torch::stable::detail::from(inputs[i]);
+  for (int i = 0; i < INPUTS; i++) passed[i] = inputs[i].given();
   for (int i = 0; i < ARGUMENTS; i++) passed[INPUTS + i] = torch::stable::detail::from(arguments[i]);
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher({ELSEWHERE}, "", passed, TORCH_ABI_VERSION));
-  const Tensor message = torch::stable::detail::to<Tensor>(passed[OUTPUTS]);
+  checked(torch_call_dispatcher({ELSEWHERE}, "", passed, TORCH_ABI_VERSION), "cannot run the baseline");
   Tensor results[OUTPUTS + 1];
-  for (int i = 0; i < OUTPUTS; i++) results[i] = torch::stable::detail::to<Tensor>(passed[i]);
-  if (message.numel() > 0) {
-    throw std::runtime_error(std::string(static_cast<const char*>(message.data_ptr()), message.numel()));
-  }
-  for (int i = 0; i < OUTPUTS; i++) stack[i] = torch::stable::detail::from(results[i]);
+  for (int i = 0; i <= OUTPUTS; i++) results[i] = Tensor::taken(passed[i]);
+  int64_t length = 0;
+  checked(aoti_torch_get_numel(results[OUTPUTS].get(), &length), "cannot run the baseline");
+  if (length > 0) throw std::runtime_error(std::string(static_cast<const char*>(results[OUTPUTS].data()), length));
+  for (int i = 0; i < OUTPUTS; i++) stack[i] = results[i].given();
 }
 
 static void run(StableIValue* stack, uint64_t, uint64_t) {
-  Tensor inputs[INPUTS];
+  Tensor inputs[INPUTS] = {{TAKEN}};
   int64_t arguments[ARGUMENTS + 1] = {};
-  const int64_t* extents[INPUTS];
-  for (int i = 0; i < INPUTS; i++) inputs[i] = torch::stable::detail::to<Tensor>(stack[i]);
   for (int i = 0; i < ARGUMENTS; i++) arguments[i] = torch::stable::detail::to<int64_t>(stack[INPUTS + i]);
-  for (int i = 0; i < INPUTS; i++) extents[i] = sizes(inputs[i]);
-  const int index = inputs[0].get_device_index();
+  const Facts facts[INPUTS] = {{FACTS}};
+  const int64_t* extents[INPUTS];
+  for (int i = 0; i < INPUTS; i++) extents[i] = facts[i].sizes;
+  const int index = facts[0].index;
 
   Shape shape;
   int chosen = -1;
-  for (int mode = 0; mode < MODES; mode++) {
-    if (!acceptable(inputs, inputs_of[mode], INPUTS, index)) continue;
-    if (!read_of[mode](extents, arguments, shape)) break;
+  for (int mode = 0; mode < MODES && chosen < 0; mode++) {
+    bool fits = true;
+    for (int i = 0; i < INPUTS; i++) fits = fits && facts[i].fits(inputs_of[mode][i], index);
+    if (!fits || !read_of[mode](extents, arguments, shape)) continue;
     shape.evokern_sm = device(index).capability;
     chosen = choose(shape);
-    break;
   }
-  Memory buffers[MOST_BUFFERS];
-  for (int i = 0; i < INPUTS; i++) {
-    buffers[i] = {inputs[i].data_ptr(), bytes_of(inputs[i])};
-    if (chosen >= 0 && reinterpret_cast<uintptr_t>(buffers[i].address) % variants[chosen].alignment != 0) chosen = -1;
+  Memory buffers[BUFFERS + 1];
+  for (int i = 0; i < INPUTS && chosen >= 0; i++) {
+    buffers[i] = {inputs[i].data(), facts[i].elements * aoti_torch_dtype_element_size(facts[i].dtype)};
+    if (reinterpret_cast<uintptr_t>(buffers[i].address) % variants[chosen].alignment != 0) chosen = -1;
   }
   if (chosen < 0) return run_elsewhere(stack, inputs, arguments);
 
   const VariantTable& table = variants[chosen];
   int64_t numbers[NUMBERS];
   numbers_of[chosen](shape, numbers);
-  Tensor results[OUTPUTS + 1];
-  results_of[shape.evokern_mode](shape, index, results);
-  for (int i = 0; i < OUTPUTS; i++) buffers[INPUTS + i] = {results[i].data_ptr(), bytes_of(results[i])};
-  std::vector<Tensor> workspaces;
-  for (int i = 0; i < table.workspace_count; i++) {
-    workspaces.push_back(empty(&numbers[table.workspaces[i].number], 1, ScalarType::Byte, index));
-    buffers[INPUTS + OUTPUTS + i] = {workspaces[i].data_ptr(), bytes_of(workspaces[i])};
-  }
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(driver().current_stream(index, &stream));
+  checked(driver().current_stream(index, &stream), "the GPU has no current stream");
+  Tensor results[OUTPUTS + 1], workspaces[WORKSPACES + 1];
+  results_of[shape.evokern_mode](shape, index, results, buffers + INPUTS);
   const ContextGuard context(device(index));
   Loaded& code = loaded(codes[chosen], table, index, stream);
   for (int i = 0; i < table.workspace_count; i++) {
-    const Memory& space = buffers[INPUTS + OUTPUTS + i];
-    if (!table.workspaces[i].zero) continue;
+    const int64_t bytes = numbers[table.workspaces[i].number];
+    workspaces[i] = empty(&bytes, 1, aoti_torch_dtype_uint8(), index);
+    Memory& space = buffers[INPUTS + OUTPUTS + i] = {workspaces[i].data(), static_cast<size_t>(bytes)};
+    if (!table.workspaces[i].zero || bytes == 0) continue;
     driver().check(driver().fill(reinterpret_cast<uint64_t>(space.address), 0, space.bytes, stream), "cannot clear");
   }
   enqueue(table, code, numbers, buffers, index, stream);
   codes[chosen].calls.fetch_add(1, std::memory_order_relaxed);
-  for (int i = 0; i < OUTPUTS; i++) stack[i] = torch::stable::detail::from(results[i]);
+  for (int i = 0; i < OUTPUTS; i++) stack[i] = results[i].given();
 }
 
 STABLE_TORCH_LIBRARY_IMPL({REGISTERED}, m) { m.impl({NAME}, &run); }

@@ -18,12 +18,6 @@ from evokern.export.names import cpp_names
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 
-TORCH_TYPES: Mapping[str, str] = {
-    "f64": "Double", "f32": "Float", "f16": "Half", "bf16": "BFloat16", "e4m3": "Float8_e4m3fn", "e5m2": "Float8_e5m2",
-    "i64": "Long", "i32": "Int", "i16": "Short", "i8": "Char", "u8": "Byte", "u32": "UInt32", "u64": "UInt64",
-}  # fmt: skip
-"""Data type → name in `torch::headeronly::ScalarType`."""
-
 _RESERVED = ("self", "out", "copy")
 """Names with a meaning in a schema or in the operator's function."""
 
@@ -44,10 +38,10 @@ class OperatorBuffer:
     """Whether the operator changes this input."""
     scale: float = 1.0
     """Scale of random values of an input, for the self-test."""
-    low: int = 0
-    """Smallest random integer."""
-    high: int = 0
-    """Largest random integer."""
+    low: float = 0
+    """Smallest random value of integers, or of floating-point numbers that are limited."""
+    high: float = 0
+    """Largest such value; for floating-point numbers, 0 if they are not limited and `low` is 0."""
     drawn: bool = False
     """Whether only the kernel's declaration can generate an input."""
 
@@ -120,8 +114,6 @@ class Signature:
         """The arguments in the schema of the operator."""
         marks = iter("abcdefghijklmnopqrstuvwxyz")
         parts = [f"Tensor({next(marks)}!) {b.name}" if b.changed else f"Tensor {b.name}" for b in self.inputs]
-        if self.arguments:
-            parts.append("*")
         parts += [f"int {a.name}" + ("" if a.default is None else f"={a.default}") for a in self.arguments]
         return ", ".join(parts)
 
@@ -193,10 +185,9 @@ def _mode(kernel: Kernel, names: Mapping[str, str], traces: Traces) -> Mode:
 
 def _buffer(name: str, declared: str, tensor: Tensor) -> OperatorBuffer:
     shape = tuple(simplified(formula_of(extent), {}) for extent in tensor.shape)
-    return OperatorBuffer(
-        name, declared, tensor.dtype, shape, tensor.role == "inout", float(tensor.scale), tensor.low, tensor.high,
-        tensor.draw is not None,
-    )  # fmt: skip
+    low, high = (tensor.low, tensor.high) if tensor.dtype[0] in "iu" else tensor.span or (0, 0)
+    changed, drawn = tensor.role == "inout", tensor.draw is not None
+    return OperatorBuffer(name, declared, tensor.dtype, shape, changed, float(tensor.scale), low, high, drawn)
 
 
 def _derived(inputs: Sequence[OperatorBuffer]) -> tuple[Derived, ...]:

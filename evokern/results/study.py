@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import reprlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord
     from evokern.study.trial import Outcome, Trial
 
-ExportFormat = Literal["cu", "t4", "trace"]
+ExportFormat = Literal["cu", "t4", "trace", "torch"]
 """Output format of `StudyResults.export`."""
+packers: dict[str, Callable[..., Path]] = {}
+"""Formats that are written by subpackages above this one: the function that writes a trial, and returns the path."""
 
 
 def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> StudyResults:
@@ -276,7 +278,8 @@ class StudyResults:
             format: `cu`: one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. A
                 kernel without reference.h gets a second file, NAME.golden, from which the program checks itself. `t4`:
                 all trials as a T4 file, for other auto-tuners. `trace`: a timeline of the search as Chrome trace-event
-                JSON, to open at ui.perfetto.dev.
+                JSON, to open at ui.perfetto.dev. `torch`: one verified trial as an operator for torch, in a folder
+                that `pip install` installs.
             trial: number of the trial; None for the champion.
             problem: index (from 0) of the study's problem for which the program is compiled.
             trust: load the database's copy of the kernel's declaration if the folder is missing or changed.
@@ -292,6 +295,8 @@ class StudyResults:
         if not all(value is None or hasattr(value, "__index__") for value in (trial, problem)):
             raise UsageError(f"trial = {trial!r}, problem = {problem!r}; use whole numbers")
         with self._reading() as (reader, record):
+            if format in packers:
+                return packers[format](reader, record.name, trial, file, problem=problem, trust=trust)
             if format != "cu":
                 if trial is not None or problem:
                     name = {"t4": "a T4 file", "trace": "a trace"}[format]

@@ -16,6 +16,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,8 @@ def pickled(functions: Functions) -> bytes:
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return bytes(cloudpickle.dumps(functions))
+        code = getattr(functions.reference, "__code__", None)
+        return bytes(cloudpickle.dumps(replace(functions, file="" if code is None else code.co_filename)))
     except KERNEL_CODE_EXCEPTIONS as error:
         raise UsageError(
             f"the reference cannot be passed to worker processes ({type(error).__name__}: {error}); it may use only "

@@ -64,6 +64,24 @@ def test_the_next_trial_needs_a_verification(db: Path) -> None:
     assert "there is no kernel" in _export(db)[1]
 
 
+def test_a_package_needs_a_verified_trial(db: Path) -> None:
+    """A refuted trial is not packed for torch, by the command and by Python; nothing is written."""
+    with open_readonly(db) as reader:
+        study = reader.study()
+    first = _champion(db)
+    folder = ("--format", "torch", "-o", str(db.parent / "my_op"))
+    code, told = _export(db, *folder)
+    assert (code, f"trial {first} of small is not verified" in told) == (2, True)
+    add_proof(db, study, "verify", first, FAILED)
+    code, told = _export(db, *folder, "--trial", str(first))
+    assert (code, f"trial {first} of small is refuted" in told) == (2, True)
+    with pytest.raises(RefutedError):
+        evokern.load_study(db=str(db)).export(db.parent / "my_op", format="torch")
+    add_proof(db, study, "verify", first, PASSED)
+    assert not (db.parent / "my_op").exists()
+    assert "there is no kernel" in _export(db, *folder, "--trial", str(first), "--force")[1]
+
+
 def test_a_search_whose_next_trial_is_unverified_exits_1(db: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The next step is the verification that `export` needs, and not the export that it refuses."""
 

@@ -7,6 +7,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Kernel
+from evokern.hardware.profiles import CHIPS
+from evokern.pack.from_study import describe
+from evokern.pack.operator_code import Description
+from evokern.pack.variant import variant_of
 
 
 def install(package: Path, target: Path) -> None:
@@ -25,3 +33,10 @@ def run_python(target: Path, *arguments: str, environment: Mapping[str, str] | N
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return done.stdout
+
+
+def described(kernel: Kernel, *problems: str, package: str = "packed", **changes: Any) -> Description:
+    """Return an operator with the default candidate for each problem."""
+    config = kernel.space.canonical(Config({**kernel.space.default(), **changes}))
+    made = [variant_of(kernel, config, kernel.problem(one), CHIPS["l4"], f"default at {one}") for one in problems]
+    return describe(kernel, package, tuple(made))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch  # noqa: F401 (the library refers to its symbols)
+from packed import described
 from paths import ROOT
 
 from evokern.declaration.feasibility import check, launches_of
@@ -22,7 +23,6 @@ from evokern.pack.from_study import describe
 from evokern.pack.library import build_library
 from evokern.pack.operator_code import Description, cpp_code, python_code
 from evokern.pack.tree import CAPABILITY, MODE, Split, Tree, TreeLeaf
-from evokern.pack.variant import variant_of
 from evokern.study.discovery import find_kernel
 
 L4 = CHIPS["l4"]
@@ -36,11 +36,20 @@ CASES = (
 )  # fmt: skip
 
 
-def described(kernel: Kernel, *problems: str, package: str = "packed", **changes: Any) -> Description:
-    """Return an operator with the default candidate for each problem."""
-    config = kernel.space.canonical(Config({**kernel.space.default(), **changes}))
-    made = [variant_of(kernel, config, kernel.problem(one), L4, f"default at {one}") for one in problems]
-    return describe(kernel, package, tuple(made))
+TIMED = """
+#include <chrono>
+extern "C" __attribute__((visibility("default"))) double choose_ns(const int64_t* values, int count, int rounds) {
+  double best = 1e9;
+  volatile int kept = 0;
+  for (int round = 0; round < rounds; round++) {
+    const auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < count; i++) kept = choose(reinterpret_cast<const Shape*>(values)[i]);
+    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - began;
+    best = std::min(best, spent.count() / count);
+  }
+  return best;
+}
+"""
 
 
 def rules_of(made: Description) -> Any:
@@ -95,20 +104,28 @@ def test_a_tree_reads_the_same_in_cpp_and_python(tmp_path: Path) -> None:
         return Split(field, most, tree(depth - 1), tree(depth - 1))
 
     made = replace(made, tree=tree(5))
-    built = build_library({"operator.h": OPERATOR_H, "operator.cpp": cpp_code(made)})
+    built = build_library({"operator.h": OPERATOR_H, "operator.cpp": cpp_code(made) + TIMED})
     if built.data is None:
         pytest.skip(built.text)
     (tmp_path / "operator.so").write_bytes(built.data)
     library, rules = ctypes.CDLL(str(tmp_path / "operator.so")), rules_of(made)
-    found = set()
+    found, shapes = set(), []
     for _ in range(10_000):
-        shape = rules.Shape(
-            rng.choice([89, 89, 75]), rng.randint(0, 1), rng.randint(1, 2**15), rng.choice([512, 1024, 999])
+        shapes.append(
+            rules.Shape(
+                rng.choice([89, 89, 75]), rng.randint(0, 1), rng.randint(1, 2**15), rng.choice([512, 1024, 999])
+            )
         )
+    for shape in shapes:
         chosen = rules.choose(shape)
         assert library.evokern_choose((ctypes.c_int64 * 4)(*shape)) == chosen
         found.add(chosen)
     assert len(found) > 2
+    library.choose_ns.restype = ctypes.c_double
+    values = (ctypes.c_int64 * (4 * len(shapes)))(*(one for shape in shapes for one in shape))
+    spent_ns = library.choose_ns(values, len(shapes), 20)
+    print(f"{spent_ns:.1f} ns for a decision")
+    assert spent_ns < 500  # 100 on a machine that does nothing else
 
 
 def test_text_of_a_database_stays_text() -> None:

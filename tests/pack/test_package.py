@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from packed import install, run_python
-from paths import DATA
+from paths import DATA, ROOT
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -24,10 +25,11 @@ from evokern.declaration.kernel import Baseline, Kernel
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS
 from evokern.pack import write_package
-from evokern.pack.baseline_code import baseline_module
-from evokern.pack.folder import package_name
-from evokern.pack.from_study import baselines_of, describe
-from evokern.pack.operator_code import Description
+from evokern.pack.baseline_code import baseline_module, baselines_of
+from evokern.pack.folder import licence_of, package_name
+from evokern.pack.from_study import describe
+from evokern.pack.operator_code import Description, cpp_code, python_code
+from evokern.pack.package.operator import Operator
 from evokern.pack.variant import variant_of
 from evokern.study.discovery import find_kernel, load_kernel
 
@@ -110,6 +112,31 @@ def test_a_wrong_input_is_refused_with_its_reason(package: Any, change: Any, mes
         with FakeTensorMode() as mode, pytest.raises(RuntimeError) as caught:
             torch.ops.my_norm.rmsnorm(*map(mode.from_tensor, given))
         assert message in str(caught.value)
+
+
+def test_a_result_with_too_many_elements_is_refused() -> None:
+    """The inputs of a product of a column and a row may be small; C++ and Python compare the result with 2^31."""
+    made = described(find_kernel("matmul"), "outer", "M=64 N=512 K=512")
+    assert "(shape.m) * (shape.n) <= MOST_ELEMENTS" in cpp_code(made)
+    namespace: dict[str, Any] = {}
+    exec(python_code(made), namespace)
+    rules = SimpleNamespace(**namespace)
+    operator = SimpleNamespace(
+        rules=rules, title="outer::matmul", fixed=False, _mode_of=lambda inputs: 0,
+    )  # fmt: skip
+    large = [torch.empty(65536, 1).half(), torch.empty(1, 65536).half()]
+    with pytest.raises(RuntimeError, match="the result c has 4294967296 elements; the operator takes fewer than 2"):
+        Operator.shape_of(operator, large, [])  # type: ignore[arg-type]
+    assert Operator.shape_of(operator, [large[0][:9].clone(), large[1]], []).m == 9  # type: ignore[arg-type]
+
+
+def test_a_package_contains_the_licence_of_its_kernel(norm: Path, tmp_path: Path) -> None:
+    """The file is in the kernel's folder, or next to the folder `kernels`; without one, the origin says so."""
+    assert (norm / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    kernel = load_kernel(shutil.copytree(DATA / "kernels" / "scale_rows", tmp_path / "own" / "scale_rows"))
+    assert licence_of(kernel) is None
+    (kernel.folder / "LICENSE.txt").write_text("mine")
+    assert licence_of(kernel) == b"mine"
 
 
 def test_a_copy_is_made_on_request(package: Any) -> None:

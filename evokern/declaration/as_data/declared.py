@@ -57,6 +57,8 @@ class Functions:
     """Input → function that generates its values."""
     error: Mapping[str, Any] = field(default_factory=dict)
     """Output → bound on its error; empty if the bounds are derived or tolerances are given."""
+    file: str = ""
+    """File with the code of the reference, which a pickle does not contain; empty if there is none."""
 
 
 _registered: dict[str, bytes] = {}
@@ -128,6 +130,17 @@ def check_functions(kernel: Kernel) -> None:
     raise KernelError(f"the reference of study {kernel.name} is not known here; {functions_advice(kernel)}")
 
 
+def functions_of(content: KernelContent) -> Functions:
+    """Return the functions of a kernel that is declared as data; they must be known."""
+    found: Functions = pickle.loads(content.functions)
+    return found
+
+
+def passing_of(content: KernelContent) -> Passing:
+    """Return how arguments reach the reference of a kernel that is declared as data."""
+    return _Declared({file.name: file.text for file in content.files}, None).passing()
+
+
 def functions_advice(kernel: Kernel) -> str:
     """Return how to provide the functions of a kernel that is declared as data."""
     return advice(json.loads(kernel.file_text(DECLARATION) or "{}"))
@@ -145,7 +158,7 @@ def declared_kernel(folder: Path, content: KernelContent, *, tried: bool = False
         KernelError: the declaration is damaged, or an output has neither a tolerance nor a derived bound.
     """
     texts = {file.name: file.text for file in content.files}
-    functions = pickle.loads(content.functions) if content.functions else None
+    functions = functions_of(content) if content.functions else None
     try:
         kernel = _Declared(texts, functions).kernel(folder, content)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -12,21 +12,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
-
-#ifndef STABLE_TORCH_ERROR_CODE_CHECK  // torch 2.10 and 2.11 have the other name
-#define STABLE_TORCH_ERROR_CODE_CHECK(call) TORCH_ERROR_CODE_CHECK(call)
-#endif
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 namespace {
 
@@ -86,6 +79,7 @@ struct Driver {
   int (*exchange_capture_mode)(int*);
   int (*capture_info)(void*, int*, unsigned long long*, void**, const void**, size_t*);
   int (*load)(void**, const void*);
+  int (*unload)(void*);
   int (*function)(void**, void*, const char*);
   int (*set_attribute)(void*, int, int);
   int (*fill)(unsigned long long, unsigned char, size_t, void*);
@@ -105,6 +99,7 @@ struct Driver {
     find(exchange_capture_mode, cuda, "cuThreadExchangeStreamCaptureMode");
     find(capture_info, cuda, "cuStreamGetCaptureInfo_v2");
     find(load, cuda, "cuModuleLoadData");
+    find(unload, cuda, "cuModuleUnload");
     find(function, cuda, "cuModuleGetFunction");
     find(set_attribute, cuda, "cuFuncSetAttribute");
     find(fill, cuda, "cuMemsetD8Async");
@@ -115,14 +110,15 @@ struct Driver {
 
   static void* library(const char* name, int mode) {
     void* found = dlopen(name, RTLD_NOW | mode);
-    if (found == nullptr) throw std::runtime_error(std::string("cannot load ") + name + ": " + dlerror());
-    return found;
+    if (found != nullptr) return found;
+    const char* why = dlerror();  // none if the library is only not loaded
+    throw std::runtime_error(std::string("cannot load ") + name + ": " + (why == nullptr ? "torch does not use it" : why));
   }
 
   template <typename Function>
   static void find(Function& function, void* library, const char* name) {
     function = reinterpret_cast<Function>(dlsym(library, name));
-    if (function == nullptr) throw std::runtime_error(std::string("the CUDA driver has no ") + name);
+    if (function == nullptr) throw std::runtime_error(std::string("the CUDA driver or torch has no ") + name);
   }
 
   void check(int error, const char* what) const {
@@ -177,18 +173,23 @@ struct VariantTable {
 };
 
 struct BufferTable {
-  ScalarType dtype;
+  int32_t dtype;  // in torch's numbers
   int rank;
 };
 
-constexpr int MOST_DEVICES = 64, MOST_SLOTS = 128, MOST_BUFFERS = 64;
+constexpr int MOST_DEVICES = 64, MOST_SLOTS = 128, MOST_RANK = 64;
+constexpr int64_t MOST_ELEMENTS = (int64_t{1} << 31) - 1;  // kernels may count with 32 bits
 
 // ---- variants on a device
 
 struct Loaded {
+  void* module = nullptr;
   std::vector<void*> functions;
   std::vector<std::atomic<int>> shared_limits;
   explicit Loaded(int count) : functions(count), shared_limits(count) {}
+  ~Loaded() { driver().unload(module); }  // only after an error: loaded code is kept until the process ends
+  Loaded(const Loaded&) = delete;
+  Loaded& operator=(const Loaded&) = delete;
 };
 
 struct Device {
@@ -203,14 +204,15 @@ const Device& device(int index) {
   if (index < 0 || index >= MOST_DEVICES) throw std::runtime_error("the device's index is above 63");
   if (const Device* known = devices[index].load(std::memory_order_acquire)) return *known;
   const std::lock_guard<std::mutex> lock(guard);
-  auto* made = new Device;
+  if (const Device* known = devices[index].load(std::memory_order_acquire)) return *known;
+  auto made = std::make_unique<Device>();
   int major = 0, minor = 0;
   driver().check(driver().device_attribute(&major, MAJOR, index), "cannot read the compute capability");
   driver().check(driver().device_attribute(&minor, MINOR, index), "cannot read the compute capability");
   driver().check(driver().retain_context(&made->context, index), "cannot use the device");
   made->capability = 10 * major + minor;
-  devices[index].store(made, std::memory_order_release);
-  return *made;
+  devices[index].store(made.get(), std::memory_order_release);
+  return *made.release();
 }
 
 class ContextGuard {  // makes torch's context of a device current
@@ -254,12 +256,12 @@ struct Code {
 
 Loaded* load(const Code& code, const VariantTable& table, int device_index) {
   const CaptureGuard relaxed;
-  void* module = nullptr;
-  driver().check(driver().load(&module, code.cubin.data()), "cannot load the machine code");
-  auto* made = new Loaded(table.symbol_count);
+  auto made = std::make_unique<Loaded>(table.symbol_count);
+  driver().check(driver().load(&made->module, code.cubin.data()), "cannot load the machine code");
   for (int i = 0; i < table.symbol_count; i++) {
-    driver().check(driver().function(&made->functions[i], module, table.symbols[i]), "cannot find a kernel");
-    if (table.large_cluster) driver().set_attribute(made->functions[i], LARGE_CLUSTER, 1);
+    driver().check(driver().function(&made->functions[i], made->module, table.symbols[i]), "cannot find a kernel");
+    if (!table.large_cluster) continue;
+    driver().check(driver().set_attribute(made->functions[i], LARGE_CLUSTER, 1), "cannot use large clusters");
   }
   for (int i = 0; i < table.launch_count; i++) {
     size_t persisting = 0;
@@ -267,9 +269,9 @@ Loaded* load(const Code& code, const VariantTable& table, int device_index) {
     if (table.launches[i].window < 0) continue;
     driver().get_limit(&persisting, PERSISTING_LIMIT);
     driver().device_attribute(&most, MOST_PERSISTING, device_index);
-    if (persisting == 0) driver().set_limit(PERSISTING_LIMIT, most);
+    if (persisting == 0) driver().set_limit(PERSISTING_LIMIT, most);  // without it, windows have no effect
   }
-  return made;
+  return made.release();
 }
 
 Loaded& loaded(Code& code, const VariantTable& table, int device_index, void* stream) {
@@ -355,37 +357,86 @@ void enqueue(const VariantTable& table, Loaded& code, const int64_t* numbers, co
 
 // ---- tensors
 
-const int64_t* sizes(const Tensor& tensor) {
-  int64_t* found = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &found));
-  return found;
+void checked(AOTITorchError error, const char* what) {
+  if (error != TORCH_SUCCESS) throw std::runtime_error(what);
 }
 
-size_t bytes_of(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()) * tensor.element_size(); }
+class Tensor {  // owns a handle; without the shared pointer of torch::stable::Tensor, which allocates memory
+ public:
+  Tensor() = default;
+  explicit Tensor(AtenTensorHandle handle) : handle_(handle) {}
+  Tensor(Tensor&& other) noexcept : handle_(other.release()) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
+  }
 
-Tensor empty(const int64_t* extents, int rank, ScalarType dtype, int device_index) {
-  int64_t strides[MOST_BUFFERS];
+  static Tensor taken(StableIValue value) { return Tensor(torch::stable::detail::to<AtenTensorHandle>(value)); }
+  AtenTensorHandle get() const { return handle_; }
+  AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
+  StableIValue given() { return torch::stable::detail::from(release()); }
+  StableIValue shared() const {
+    AtenTensorHandle made = nullptr;
+    checked(aoti_torch_new_tensor_handle(handle_, &made), "cannot pass a tensor");
+    return torch::stable::detail::from(made);
+  }
+  void* data() const {
+    void* found = nullptr;
+    checked(aoti_torch_get_data_ptr(handle_, &found), "a tensor has no memory");
+    return found;
+  }
+
+ private:
+  AtenTensorHandle handle_ = nullptr;
+};
+
+struct Facts {  // of an input
+  int32_t dtype = 0, type = 0, index = 0;
+  int64_t rank = 0, elements = 1;
+  int64_t* sizes = nullptr;
+  bool contiguous = false;
+
+  explicit Facts(const Tensor& tensor) {
+    AtenTensorHandle given = tensor.get();
+    checked(aoti_torch_get_dtype(given, &dtype), "an input has no data type");
+    checked(aoti_torch_get_device_type(given, &type), "an input has no device");
+    checked(aoti_torch_get_device_index(given, &index), "an input has no device");
+    checked(aoti_torch_get_dim(given, &rank), "an input has no dimensions");
+    checked(aoti_torch_get_sizes(given, &sizes), "an input has no sizes");
+    checked(aoti_torch_is_contiguous(given, &contiguous), "an input has no strides");
+    for (int64_t axis = 0; axis < rank; axis++) elements *= sizes[axis];
+  }
+
+  // Returns whether this input has the type and rank of a table, is on a GPU, and has no gaps and a fitting size.
+  bool fits(const BufferTable& table, int device_index) const {
+    return dtype == table.dtype && rank == table.rank && index == device_index &&
+           type == aoti_torch_device_type_cuda() && contiguous && elements >= 1 && elements <= MOST_ELEMENTS;
+  }
+};
+
+[[maybe_unused]] size_t bytes_of(const int64_t* extents, int rank, int32_t dtype) {
+  size_t bytes = aoti_torch_dtype_element_size(dtype);
+  for (int axis = 0; axis < rank; axis++) bytes *= extents[axis];
+  return bytes;
+}
+
+Tensor empty(const int64_t* extents, int rank, int32_t dtype, int device_index) {
+  int64_t strides[MOST_RANK];
   int64_t stride = 1;
   for (int axis = rank - 1; axis >= 0; axis--) {
     strides[axis] = stride;
     stride *= extents[axis];
   }
   AtenTensorHandle made = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(rank, extents, strides, torch::stable::detail::to<int32_t>(
-      torch::stable::detail::from(dtype)), aoti_torch_device_type_cuda(), device_index, &made));
-  return Tensor(made);
-}
-
-// Returns whether inputs have the given types, the same device, no gaps and fewer than 2^31 elements each.
-bool acceptable(const Tensor* inputs, const BufferTable* tables, int count, int device_index) {
-  for (int i = 0; i < count; i++) {
-    const Tensor& one = inputs[i];
-    if (one.scalar_type() != tables[i].dtype || one.dim() != tables[i].rank || one.get_device_index() != device_index ||
-        !one.is_cuda() || !one.is_contiguous() || one.numel() < 1 || one.numel() >= (int64_t{1} << 31)) {
-      return false;
-    }
+  if (aoti_torch_empty_strided(rank, extents, strides, dtype, aoti_torch_device_type_cuda(), device_index, &made) !=
+      TORCH_SUCCESS) {
+    throw std::runtime_error("cannot allocate " + std::to_string(stride * aoti_torch_dtype_element_size(dtype)) +
+                             " bytes on the GPU for a result or a workspace");
   }
-  return true;
+  return Tensor(made);
 }
 
 }  // namespace

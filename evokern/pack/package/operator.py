@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import warnings
 from collections import Counter
@@ -20,6 +21,8 @@ TYPES = {
 }  # fmt: skip
 MOST_ELEMENTS = 2**31 - 1
 """Largest number of elements of an input; kernels may count with 32 bits."""
+ELSEWHERE = -1
+"""Mode of a call with other shapes than those for which an operator without fields was tuned."""
 
 
 class ProblemFields(dict[str, Any]):
@@ -69,11 +72,12 @@ class Operator:
         """
         self.namespace, self.rules, self.baselines = namespace, rules, baselines
         self.title = f"{namespace}::{rules.NAME}"
+        self.fixed = not rules.FIELDS
         self.codes = [(folder / f"variant_{i}.cubin").read_bytes() for i in range(len(rules.VARIANTS))]
         self._counts: Counter[str] = Counter()
         self._own_calls = [0] * len(self.codes)
         self._warned: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock, self._running = threading.Lock(), threading.local()
         self._no_message = torch.empty(0, dtype=torch.uint8)
         library: Any = torch.library.Library
         self._torch = library(namespace, "DEF")
@@ -120,7 +124,7 @@ class Operator:
         for name, one, (_, rank, *_) in zip(names, inputs, self.rules.MODES[mode]["inputs"], strict=True):
             if one.device != device:
                 raise RuntimeError(f"{self.title}: {name} is on {one.device}, but {names[0]} is on {device}")
-            if one.dim() != rank:
+            if one.dim() != rank and not self.fixed:
                 raise RuntimeError(f"{self.title}: {name} has {one.dim()} dimensions; the operator takes {rank}")
             if one.numel() < 1:
                 raise RuntimeError(f"{self.title}: {name} has no elements: its shape is {list(one.shape)}")
@@ -136,10 +140,17 @@ class Operator:
         sizes = [tuple(one.shape) for one in inputs]
         shape = self.rules.READ[mode](sizes, arguments, _capability(device))
         for name, size, wanted in zip(names, sizes, self.rules.INPUT_SIZES[mode](shape), strict=True):
+            if size != wanted and self.fixed:
+                return shape._replace(evokern_mode=ELSEWHERE)
             if size != wanted:
                 raise RuntimeError(
                     f"{self.title}: {name} has the shape {list(size)}, but with the other inputs it must have "
                     f"{list(wanted)}"
+                )
+        for name, size in zip(self.rules.OUTPUTS, self.rules.RESULTS[mode](shape), strict=True):
+            if (count := math.prod(size)) > MOST_ELEMENTS:
+                raise RuntimeError(
+                    f"{self.title}: the result {name} has {count} elements; the operator takes fewer than 2^31"
                 )
         return shape
 
@@ -165,7 +176,9 @@ class Operator:
 
     def _given(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sequence[torch.Tensor], list[int]]:
         """Return the inputs and the numeric arguments of a call; torch omits arguments at their default."""
-        return values, [named.get(name, default) for name, default in self.rules.ARGUMENTS]
+        count = len(self.rules.INPUTS)
+        rest = [named.get(name, default) for name, default in self.rules.ARGUMENTS[len(values) - count :]]
+        return values[:count], [*values[count:], *rest]
 
     # ---- what torch calls
 
@@ -173,7 +186,11 @@ class Operator:
         inputs, arguments = self._given(values, named)
         shape = self.shape_of(inputs, arguments)
         types = self.rules.MODES[shape[1]]["outputs"]
-        sizes = self.rules.RESULTS[shape[1]](shape)
+        if shape[1] == ELSEWHERE:
+            made = self._run(0, inputs, shape)
+            sizes = [made[name].shape for name in self.rules.OUTPUTS]
+        else:
+            sizes = self.rules.RESULTS[shape[1]](shape)
         return _joined([inputs[0].new_empty(s, dtype=TYPES[t]) for s, t in zip(sizes, types, strict=True)])
 
     def _gradient(self, *_: Any) -> Any:
@@ -221,6 +238,11 @@ class Operator:
         chosen = rules.choose(shape)
         if inputs[0].device.type != "cuda":
             return None, 0, f"the inputs are on {inputs[0].device.type}"
+        if shape[1] == ELSEWHERE:
+            sizes = ", ".join(
+                f"{name} {list(size)}" for name, size in zip(rules.INPUTS, rules.INPUT_SIZES[0](shape), strict=True)
+            )
+            return None, 0, f"the kernel was tuned for {sizes}"
         known = {variant["capability"] for variant in rules.VARIANTS}
         if shape[0] not in known:
             self._warn(inputs[0].device, shape[0], known)
@@ -248,24 +270,81 @@ class Operator:
 
     def _baseline(self, inputs: Sequence[torch.Tensor], shape: Any, number: int, reason: str) -> list[torch.Tensor]:
         """Run a baseline and count the call."""
-        problem, named = self.problem_of(shape), dict(zip(self.rules.DECLARED, inputs, strict=True))
-        name, run = self.baselines[number]
         try:
-            made = run(problem, named)
+            made = self._run(number, inputs, shape)
         except RuntimeError:
             if number == 0:
                 raise
-            name, run = self.baselines[0]
-            made = run(problem, named)
-            reason = f"{self.baselines[number][0]} does not take the shape"
+            reason, number = f"{self.baselines[number][0]} does not take the shape", 0
+            made = self._run(0, inputs, shape)
         with self._lock:
-            self._counts[f"{name}: {reason}"] += 1
+            self._counts[f"{self.baselines[number][0]}: {reason}"] += 1
         for index in self.rules.CHANGED:
             inputs[index].copy_(made[self.rules.DECLARED[index]])
         types = self.rules.MODES[shape[1]]["outputs"]
         results = [made[one].to(TYPES[t]).contiguous() for one, t in zip(self.rules.OUTPUTS, types, strict=True)]
         owned = {one.untyped_storage().data_ptr() for one in inputs}
         return [one.clone() if one.untyped_storage().data_ptr() in owned else one for one in results]
+
+    def _run(self, number: int, inputs: Sequence[torch.Tensor], shape: Any) -> Mapping[str, torch.Tensor]:
+        named = dict(zip(self.rules.DECLARED, inputs, strict=True))
+        self._running.baseline = True
+        try:
+            return self.baselines[number][1](self.problem_of(shape), named)
+        finally:
+            self._running.baseline = False
+
+    @property
+    def in_baseline(self) -> bool:
+        """Whether this thread runs a baseline, whose call of a replaced function must reach torch."""
+        return getattr(self._running, "baseline", False)
+
+    # ---- for functions and modules that call the operator instead of torch
+
+    def run_instead(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[torch.Tensor],
+        arguments: Mapping[str, int],
+        otherwise: Callable[[], Any],
+        reason: str = "",
+        *,
+        copy: bool = False,
+    ) -> Any:
+        """Call the operator, or the code that it replaces if the operator does not take the call; count the latter.
+
+        Args:
+            function: function of the package.
+            inputs: its inputs.
+            arguments: its numeric arguments.
+            otherwise: the replaced code.
+            reason: why the replaced code must run; empty if the operator decides.
+            copy: whether to copy inputs that are not contiguous.
+        """
+        compiling = torch.compiler.is_compiling()
+        if not reason and torch.is_grad_enabled() and any(one.requires_grad for one in inputs):
+            reason = "an input needs a gradient"
+        if not reason and compiling:  # errors of the operator would end the compilation
+            reason = self._refusal([one.contiguous() for one in inputs] if copy else inputs, arguments)
+        if not reason:
+            try:
+                return function(*inputs, **arguments, copy=copy)
+            except RuntimeError as error:
+                if not str(error).startswith(f"{self.title}: "):
+                    raise
+                reason = str(error).removeprefix(f"{self.title}: ")
+        if not compiling:
+            with self._lock:
+                self._counts[f"replaced code: {reason}"] += 1
+        return otherwise()
+
+    def _refusal(self, inputs: Sequence[torch.Tensor], arguments: Mapping[str, int]) -> str:
+        """Return why the operator refuses inputs; empty if it takes them."""
+        try:
+            self.shape_of(inputs, [arguments.get(name, default) for name, default in self.rules.ARGUMENTS])
+        except RuntimeError as error:
+            return str(error)
+        return ""
 
     # ---- for the user
 
