@@ -14,7 +14,7 @@ from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
 from evokern.scaffold.blocks import block_values, neighbours
 from evokern.scaffold.cpu_function import cpu_function
-from evokern.scaffold.genes.confirm import confirm_genes, without_constants
+from evokern.scaffold.genes.confirm import confirm_genes, with_numbers, without_constants
 from evokern.scaffold.infer import (
     LIMITS,
     Evidence,
@@ -180,7 +180,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     if not known_launch and not found.exceeded:
         least = min(small, key=lambda problem: prod(problem.values()))
         plan, fixed = confirm_genes(prober, plan, tensors, least)
-        source = without_constants(source, fixed)
+        source, tensors = without_constants(source, fixed), with_numbers(tensors, fixed)
         notes += [f"kernel.cu: {gene.name} = {gene.default} stays fixed: {gene.why}" for gene in fixed]
     return Draft(
         function=reading.function.name,

@@ -171,7 +171,7 @@ void start(const float* a, int lda, const float* b, int ldb, float* c, int ldc, 
 
 
 def test_leading_dimensions_are_row_lengths() -> None:
-    """A distance between rows is no field: the draft passes the extent that runs show."""
+    """A distance between rows is not a field: the draft passes the extent that runs show."""
     made = drafted(LEADING)
     assert [field.name for field in made.plan.fields] == ["M", "N", "K"]
     assert [a.expression for a in made.plan.arguments if a.name.startswith("ld")] == ["p.K", "p.N", "p.N"]

@@ -168,7 +168,7 @@ void run(const float* weight, const int* idx, float* y, int num, int dim) {
     ],
 )
 def test_comments_state_shapes(comments: tuple[str, ...], axes: tuple[str, ...] | None, fields: str) -> None:
-    """A comment beside a parameter, above the kernel or at its launch states a shape; prose does not."""
+    """A comment next to a parameter, above the kernel or at its launch states a shape; prose does not."""
     reading = read_kernel(read(COMMENTED % comments), None)
     assert (reading.plan.stated["w"].axes if "w" in reading.plan.stated else None) == axes
     assert " ".join(field.name for field in reading.plan.fields) == fields

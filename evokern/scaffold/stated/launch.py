@@ -573,7 +573,10 @@ def _elements(buffer: HostBuffer, width: int) -> Expr:
     """Return the number of elements of an allocation."""
     if buffer.elements is not None:
         return buffer.elements
-    parts = list(_factors(buffer.bytes if buffer.bytes is not None else 1))
+    total = buffer.bytes if buffer.bytes is not None else 1
+    if isinstance(total, Name) and isinstance(total.value, Arithmetic):
+        total = total.value
+    parts = list(_factors(total))
     for at, one in enumerate(parts):
         if isinstance(one, int) and one % width == 0:
             parts = [*parts[:at], *parts[at + 1 :], one // width]  # elements of a vector type are the last axis
@@ -582,7 +585,7 @@ def _elements(buffer: HostBuffer, width: int) -> Expr:
             parts[at] = 1
             break
     else:
-        return operation("/", buffer.bytes if buffer.bytes is not None else 1, width)
+        return operation("/", total, width)
     made: Expr = 1
     for one in parts:
         made = operation("*", made, one)
