@@ -71,8 +71,14 @@ def _declares(node: ast.AST) -> bool:
             return (module, level) == ("evokern", 0)
         case ast.FunctionDef(decorator_list=decorators):
             return not decorators
-        case ast.Call(func=function):
-            return isinstance(function, ast.Name) and function.id in _CALLED
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _CALLED
+        case ast.Call(func=ast.Attribute(attr="bit_length"), args=[], keywords=[]):
+            return True
+        case ast.Call():
+            return False
+        case ast.Attribute(attr="bit_length"):
+            return True
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
             return owner in ("c", "p") and (name.isupper() or not name.startswith("_")) and not name.startswith("__")
         case ast.Name(id=name):

@@ -14,7 +14,7 @@ from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
 from evokern.scaffold.blocks import block_values, neighbours
 from evokern.scaffold.cpu_function import cpu_function
-from evokern.scaffold.genes.confirm import confirm_genes, without_constants
+from evokern.scaffold.genes.confirm import confirm_genes, with_numbers, without_constants
 from evokern.scaffold.infer import (
     LIMITS,
     Evidence,
@@ -23,6 +23,8 @@ from evokern.scaffold.infer import (
     problems_at,
     size_of,
     tensors_of,
+    with_indexed_fields,
+    with_leading_extents,
     with_read_constants,
 )
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftGene, DraftTensor, Plan, unused_name, without_fields
@@ -39,6 +41,7 @@ _WRITABLE = re.compile(
 """A writable variable in GPU memory, at the start of a line."""
 
 
+_TORCH_OPTIONS = ("-D__CUDA_NO_HALF_CONVERSIONS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__")
 _WARP_WIDE = re.compile(r"\b(?:__shfl\w*|__syncwarp|__ballot\w*|__reduce_\w+|__match_\w+|wmma|mma_sync)\b")
 """Operations of whole warps: an extent of 32 is then the warp."""
 
@@ -144,13 +147,16 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         known_launch: whether grid and block are certain, so that no others are tried.
     """
     prober = Prober(reading.source, DRAFTED_FOR)
-    reading = with_cluster(prober, reading)
+    reading = with_cluster(prober, _as_torch_builds(prober, reading))
     stated = bool(reading.launch_line)
+    if not known_launch:
+        reading = replace(reading, plan=with_leading_extents(prober, reading.plan))
     plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch or stated, whole=not known_launch)
     if found is None:
         return _draft_without_runs(reading, prober)
     plan = with_read_constants(plan, found)
     plan, found = _without_idle_fields(prober, reading, plan, found)
+    plan, found = with_indexed_fields(plan, found) if not known_launch else (plan, found)
     tensors = tensors_of(plan, found, reading.source)
     plan = with_multiples(prober, plan, found, tensors)
     launch_guess = ""
@@ -176,7 +182,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     if not known_launch and not found.exceeded:
         least = min(small, key=lambda problem: prod(problem.values()))
         plan, fixed = confirm_genes(prober, plan, tensors, least)
-        source = without_constants(source, fixed)
+        source, tensors = without_constants(source, fixed), with_numbers(tensors, fixed)
         notes += [f"kernel.cu: {gene.name} = {gene.default} stays fixed: {gene.why}" for gene in fixed]
     return Draft(
         function=reading.function.name,
@@ -192,6 +198,14 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         notes=tuple(notes),
         state={name: data for run in found.runs for name, data in run.changed.items()},
     )
+
+
+def _as_torch_builds(prober: Prober, reading: KernelReading) -> KernelReading:
+    """Return the reading with the macros of torch's builds if the source compiles only with them."""
+    if "namespace c10" not in reading.source or not isinstance(_default_program(prober, reading.plan), str):
+        return reading
+    plan = replace(reading.plan, options=(*reading.plan.options, *_TORCH_OPTIONS))
+    return reading if isinstance(_default_program(prober, plan), str) else replace(reading, plan=plan)
 
 
 def _excess_faults(
@@ -261,7 +275,8 @@ def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:
 def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
     """Remove fields that determine neither the size of a buffer nor the grid."""
     axes = " ".join(axis for fit in found.fits.values() if fit for axis in fit.axes)
-    text = " ".join([axes, *plan.grid, *plan.block, plan.shared, *plan.macros.values()])
+    computed = [a.expression or "" for a in plan.arguments if not re.fullmatch(r"p\.\w+", a.expression or "")]
+    text = " ".join([axes, *plan.grid, *plan.block, plan.shared, *plan.macros.values(), *computed])
     used = {f.name for f in plan.fields if re.search(rf"p\.{re.escape(f.name)}\b", text)}
     idle = {f.name for f in plan.fields} - used
     if reading.launch_line:  # a variable that the file passes is a field, though its value has no effect on sizes

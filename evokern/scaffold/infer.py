@@ -9,7 +9,7 @@ from itertools import combinations, product
 from math import prod
 
 from evokern.declaration.kernel import DTYPE_BYTES
-from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan, StatedSize
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan, StatedSize, unused_name
 from evokern.scaffold.probe import FEW_THREADS, MOST_THREADS, Prober, Run, Touch
 from evokern.scaffold.shapes import LARGEST_BORDER, Fit, fit, row_major
 from evokern.scaffold.stated.sizes import inclusive_check
@@ -42,8 +42,8 @@ class Evidence:
     """Buffer → its shape with unordered axes; None if it was not accessed."""
     covered: Mapping[str, bool]
     """Written buffer → whether all of it was written."""
-    indexed: bool = False
-    """Whether integers of an input determine which elements the kernel accesses."""
+    indexed: frozenset[str] = frozenset()
+    """Buffers of which the kernel accesses other elements if integers of an input change."""
     exceeded: Mapping[str, StatedSize] = field(default_factory=dict)
     """Buffer → its size according to the file, if every run accesses a few elements beyond it: a defect."""
 
@@ -301,7 +301,35 @@ def _with_indices(prober: Prober, plan: Plan, found: Evidence) -> Evidence:
     if not whole:
         return found
     other = prober.run(plan, found.problems[0], limit=2)
-    return replace(found, indexed=dict(other.touches) != dict(found.runs[0].touches))
+    first = found.runs[0].touches
+    return replace(found, indexed=frozenset(n for n, t in other.touches.items() if n in first and t != first[n]))
+
+
+def with_leading_extents(prober: Prober, plan: Plan) -> Plan:
+    """Return the plan without fields for distances between rows, such as `lda`, which a run shows to be row lengths."""
+    launch = " ".join([*plan.grid, *plan.block, *plan.macros.values()])
+    distances = [
+        a.expression[2:]
+        for a in plan.arguments
+        if a.expression and re.fullmatch(r"p\.(?:LD\w?|(?:\w+_)?(?:STRIDE|PITCH|LD)\w?)", a.expression)
+        and not re.search(rf"{re.escape(a.expression)}\b", launch)
+    ]  # fmt: skip
+    if not distances or not plan.grid or not plan.block:
+        return plan
+    (problem,) = problems_at(plan.fields, 64, few=True)[:1]
+    problem |= {name: 64 * (11 + at) for at, name in enumerate(distances)}
+    run = prober.run(plan, problem)
+    sizes = {value: name for name, value in problem.items() if name not in distances}
+    found: dict[str, str] = {}
+    for touch in run.touches.values():
+        for name in distances:
+            rows, last = divmod(touch.extent - 1, problem[name])
+            if touch.extent and rows + 1 in sizes and last + 1 in sizes:
+                found.setdefault(f"p.{name}", f"p.{sizes[last + 1]}")
+    arguments = tuple(replace(a, expression=found.get(a.expression or "", a.expression)) for a in plan.arguments)
+    return replace(
+        plan, arguments=arguments, fields=tuple(field for field in plan.fields if f"p.{field.name}" not in found)
+    )
 
 
 def with_read_constants(plan: Plan, found: Evidence) -> Plan:
@@ -381,11 +409,46 @@ def _product(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 
+def with_indexed_fields(plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
+    """Return the plan with marks on the extents that integers index, and a new field for one that nothing states."""
+    if not found.indexed:
+        return replace(plan, fields=tuple(replace(field, indexed=False) for field in plan.fields)), found
+    fields, fits = {field.name: field for field in plan.fields}, dict(found.fits)
+    problems = [dict(problem) for problem in found.problems]
+    for name in (name for name in found.fits if name in found.indexed):
+        shape = _as_stated(plan, name) or found.fits[name]
+        if shape and shape.stated:
+            for axis in _indexed_axes(plan, shape, problems, [run.touches[name].extent for run in found.runs]):
+                fields[axis] = replace(fields[axis], indexed=True)
+        elif shape and INDEX_LIMIT in shape.axes:
+            rows = unused_name(f"{name.upper()}_ROWS", " ".join((*fields, *plan.defaults)))
+            why = f"integers in the inputs index these rows of {name}; the file does not state their number"
+            fields[rows] = DraftField(rows, why=why, indexed=True)
+            fits[name] = replace(shape, axes=tuple(f"p.{rows}" if a == INDEX_LIMIT else a for a in shape.axes))
+            for problem, limit in zip(problems, LIMITS, strict=False):
+                problem[rows] = limit
+    return replace(plan, fields=tuple(fields.values())), replace(found, fits=fits, problems=tuple(problems))
+
+
+def _indexed_axes(plan: Plan, shape: Fit, problems: Sequence[Mapping[str, int]], extents: Sequence[int]) -> list[str]:
+    """Return the field along which every run accessed only as many rows as its limit, or else all fields."""
+    sizes = [[plan.value(one, plan.defaults, problem) for one in shape.axes] for problem in problems]
+    axes = [(at, axis[2:]) for at, axis in enumerate(shape.axes) if re.fullmatch(r"p\.\w+", axis)]
+    for at, name in axes:
+        if all(
+            limit < size[at] and extent == prod(size) - (size[at] - limit) * prod(size[at + 1 :])
+            for size, extent, limit in zip(sizes, extents, LIMITS, strict=False)
+        ):
+            return [name]
+    return [name for _, name in axes]
+
+
 def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, ...]:
     """Return the buffers, with shapes, axis orders and roles from the runs."""
     made: list[DraftTensor] = []
     constants = {argument.name for argument in plan.constants}
-    names = {a.expression: a.name for a in plan.arguments if a.expression and a.expression.startswith("p.")}
+    passed = [(a.expression, a.name) for a in plan.arguments if a.expression and a.expression.startswith("p.")]
+    names = {text: "|".join(name for other, name in passed if other == text) for text, _ in passed}
     for argument in (*plan.constants, *plan.arguments):
         if not argument.is_tensor:
             continue
@@ -423,8 +486,10 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
             why.append("unknown size: the kernel accesses this many elements, and the file states no size")
         extra = ""
         if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
-            extra = f"high={INDEX_LIMIT} - 1"
-            why.append(f"integers below {INDEX_LIMIT}, because some of them index a buffer")
+            extents = [f"p.{field.name}" for field in plan.fields if field.indexed] or [INDEX_LIMIT]
+            least = extents[0] if len(extents) == 1 else f"min({', '.join(extents)})"
+            extra = f"high={least} - 1"
+            why.append("integers below this limit, because some of them index a buffer")
         axes = shape.axes if shape.stated else row_major(shape.axes, argument.name, source, names)
         made.append(DraftTensor(argument.name, argument.dtype, axes, role, "; ".join(why), extra))
     return tuple(made)

@@ -16,6 +16,10 @@ from evokern.declaration.kernel_files import GENERATED
 
 BLOCK_DOC = "threads per block"
 """Documentation of a gene that only sets an extent of the block."""
+WARP = re.compile(
+    r"k?_?(?:\w*_)?(?:warp_?(?:size|sz|threads|width)|threads_?(?:per|in)_?warp|warp|lanes?)_?", re.IGNORECASE
+)
+"""Name of the number of threads per warp."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class DraftField:
     """All allowed values; empty for any number."""
     default: int | None = None
     """Default value; None for a field that every problem must set."""
+    indexed: bool = False
+    """Whether integers of an input index an axis of this extent, so that they must be smaller."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,10 @@ class Plan:
             return self.grid
         axes = zip_longest(self.grid, self.cluster, fillvalue="1")
         return tuple(_whole_clusters(blocks, cluster) for blocks, cluster in axes)
+
+    def index_limit(self, most: int, problem: Mapping[str, int]) -> int:
+        """Return the upper limit of random integers, which the extents that they index lower."""
+        return min([most, *(problem[field.name] for field in self.fields if field.indexed)])
 
     def value(self, text: str, config: Mapping[str, Any], problem: Mapping[str, int]) -> int:
         """Evaluate one of the plan's expressions.

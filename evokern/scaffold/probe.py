@@ -186,6 +186,7 @@ class Prober:
         blocks: int | Sequence[int] | None,
     ) -> Run:  # fmt: skip
         config = plan.defaults if config is None else config
+        limit = plan.index_limit(limit, problem)
         try:
             grid, block = plan.extents(plan.whole_grid, config, problem), plan.extents(plan.block, config, problem)
             cluster = plan.extents(plan.cluster, config, problem) if plan.cluster else None

@@ -112,7 +112,12 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     unread = _unread(found_launch, launch)
     block, block_genes = block_of(function, launch, names, text, unread)
     arguments = tuple(_arguments(function, found_launch, types, launch))
-    stated = {**commented_sizes(source, function, fields), **(launch.stated if launch else {})}
+    known = {**names, **(launch.named if launch else {}), **{one.name: f"p.{one.name}" for one in fields}}
+    view = found_launch.view if found_launch else None
+    commented, rows = commented_sizes(source, function, view, {word.lower(): text for word, text in known.items()})
+    stated = launch.stated if launch else {}
+    stated = {**stated, **commented, **{name: one for name, one in stated.items() if one.axes and one.sure}}
+    fields = (*fields, *rows)
     plan = Plan(
         entry=instance.entry,
         genes=(*genes, *instance.genes, *block_genes),

@@ -115,7 +115,7 @@ def row_major(axes: Sequence[str], tensor: str, source: str, names: Mapping[str,
         axes: Python text of each extent.
         tensor: name of the buffer.
         source: text of the kernel.
-        names: Python text of a field → its name in the source.
+        names: Python text of a field → its names in the source, separated by `|`.
     """
     if len(axes) < 2:
         return tuple(axes)
@@ -140,12 +140,12 @@ def _mentions(tensor: str, text: str) -> tuple[str, str, str]:
 
 
 def _word_of(axis: str, names: Mapping[str, str]) -> str:
-    """Return the source's name of an extent, or of the first part of a sum."""
+    """Return the source's names of an extent, or of the first part of a sum."""
     first = re.match(r"[pc]\.\w+|[A-Z]\w*|\d+", axis)
     return names.get(first[0], first[0].partition(".")[2] or first[0]) if first else ""
 
 
 def _strides(name: str, text: str) -> int:
     """Return how often an extent multiplies something."""
-    word = rf"\b{re.escape(name)}\b"
+    word = rf"\b(?:{name})\b"
     return len(re.findall(rf"\*\s*{word}|{word}\s*\*", text)) if name else 0

@@ -103,10 +103,11 @@ class Reading:
     def inputs(self, problem: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """Return the contents of the inputs of a run in float64."""
         shapes, roles = self.shapes(problem), {t.name: t.role for t in self.tensors}
+        limit = self.plan.index_limit(LIMIT, problem)
         places = [*enumerate(self.plan.arguments), *((CONSTANT, one) for one in self.plan.constants)]
         return {
             one.name: _tensor(
-                contents_of(one, prod(shapes[one.name]), LIMIT, place, MOST_STATED), one.dtype
+                contents_of(one, prod(shapes[one.name]), limit, place, MOST_STATED), one.dtype
             ).reshape(shapes[one.name])
             for place, one in places
             if one.is_tensor and roles.get(one.name) in GIVEN

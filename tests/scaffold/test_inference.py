@@ -148,11 +148,36 @@ def test_indices_limits_and_constant_memory() -> None:
     assert shapes(made) == {
         "weights": ("constant", ("4",)),
         "out": ("output", ("p.R", "p.C")),
-        "table": ("input", ("INDEX_LIMIT", "p.C")),
+        "table": ("input", ("p.TABLE_ROWS", "p.C")),
         "rows": ("input", ("p.R",)),
     }
-    assert "high=INDEX_LIMIT - 1" in kernel_py("gather", "gather.cu", made)
+    assert "high=p.TABLE_ROWS - 1" in kernel_py("gather", "gather.cu", made)
     assert [(gene.name, gene.values) for gene in made.plan.genes] == [("BLOCK_X", (32, 64, 128))]
+
+
+LEADING = """
+template <unsigned T> __global__ void product(const float* a, int lda, const float* b, int ldb, float* c, int ldc,
+                                              int m, int n, int k) {
+  int x = blockIdx.x * T + threadIdx.x, y = blockIdx.y * T + threadIdx.y;
+  if (x >= n || y >= m) return;
+  float sum = 0;
+  for (int i = 0; i < k; i++) sum += a[y * lda + i] * b[i * ldb + x];
+  c[y * ldc + x] = sum;
+}
+void start(const float* a, int lda, const float* b, int ldb, float* c, int ldc, int m, int n, int k) {
+  product<16><<<dim3((n + 15) / 16, (m + 15) / 16), dim3(16, 16)>>>(a, lda, b, ldb, c, ldc, m, n, k);
+}
+"""
+
+
+def test_leading_dimensions_are_row_lengths() -> None:
+    """A distance between rows is not a field: the draft passes the extent that runs show."""
+    made = drafted(LEADING)
+    assert [field.name for field in made.plan.fields] == ["M", "N", "K"]
+    assert [a.expression for a in made.plan.arguments if a.name.startswith("ld")] == ["p.K", "p.N", "p.N"]
+    assert {name: shape for name, (_, shape) in shapes(made).items()} == {
+        "a": ("p.M", "p.K"), "b": ("p.K", "p.N"), "c": ("p.M", "p.N")
+    }  # fmt: skip
 
 
 ADD = """

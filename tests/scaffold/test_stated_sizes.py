@@ -139,6 +139,49 @@ def test_a_count_of_elements_uses_extents(check: str, total: str, n: str, fields
         assert reading.plan.stated["x"].axes == tuple(count.split(" * "))
 
 
+COMMENTED = """%s
+__global__ void gather(const float* w,%s
+                       const int* idx, float* y, int num, int dim) {
+  int t = blockIdx.x;
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) y[t * dim + i] = w[idx[t] * dim + i];
+}
+%s
+void run(const float* weight, const int* idx, float* y, int num, int dim) {
+  %s
+  gather<<<num, 128>>>(weight, idx, y, num, dim);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("comments", "axes", "fields"),
+    [
+        (("", "  // [vocab, dim]", "", ""), ("p.VOCAB", "p.DIM"), "NUM DIM VOCAB"),
+        (("", "", "", "// weight: (V, dim)"), ("p.V", "p.DIM"), "NUM DIM V"),
+        (("", "", "// input: weight (V, dim) float", ""), ("p.V", "p.DIM"), "NUM DIM V"),
+        (("/*\n  Args:\n    w   : the table, FloatTensor[v, dim]\n*/", "", "", ""), ("p.V", "p.DIM"), "NUM DIM V"),
+        (("", "  // [num * 2, dim / 2]", "", ""), ("p.NUM * 2", "p.DIM // 2"), "NUM DIM"),
+        (("", "", "", "// w (see below)"), None, "NUM DIM"),
+        (("// gathers rows of w (device, float), one for each idx", "", "", ""), None, "NUM DIM"),
+        (("", "", "", "// y = softmax(weight, dim)"), None, "NUM DIM"),
+        (("", "  // (rows, columns)", "", ""), None, "NUM DIM"),
+    ],
+)
+def test_comments_state_shapes(comments: tuple[str, ...], axes: tuple[str, ...] | None, fields: str) -> None:
+    """A comment next to a parameter, above the kernel or at its launch states a shape; prose does not."""
+    reading = read_kernel(read(COMMENTED % comments), None)
+    assert (reading.plan.stated["w"].axes if "w" in reading.plan.stated else None) == axes
+    assert " ".join(field.name for field in reading.plan.fields) == fields
+
+
+def test_a_stated_axis_limits_the_integers_that_index_it() -> None:
+    """Integers stay below the extent of the axis that they index, not below a number of the draft."""
+    made = drafted(COMMENTED % ("", "  // [vocab, dim]", "", ""))
+    assert [(one.name, one.shape, one.extra) for one in made.tensors[:2]] == [
+        ("w", ("p.VOCAB", "p.DIM"), ""), ("idx", ("p.NUM",), "high=p.VOCAB - 1")
+    ]  # fmt: skip
+
+
 def test_sanitize_reports_each_buffer_of_a_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding of `init` is one for `sanitize` too, with one entry per buffer."""
     monkeypatch.chdir(tmp_path)

@@ -214,7 +214,7 @@ class CallEvaluator(ExpressionEvaluator):
             return self._converted(str(target), given[0] if given else 0, frame) if given else 0
         known = known_call(bare, given)
         function = self._function(bare, len(given))
-        if known is not None and (function is None or bare.lower() in CEIL_DIV):
+        if known is not None and (function is None or CEIL_DIV.fullmatch(bare)):
             return known
         if bare in ("dim3", "make_uint3"):
             return self._dim3(given)

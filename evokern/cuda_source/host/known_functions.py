@@ -34,8 +34,8 @@ CHECKS = re.compile(
     r"TORCH_INTERNAL_ASSERT|TVM_FFI_\w*CHECK\w*|CHECK"
 )
 ENDS = re.compile(r"exit|abort|_exit|std::exit|std::abort|quick_exit")
-CEIL_DIV = frozenset(("cdiv", "ceildiv", "divup", "idivup", "ceil_div", "div_up", "div_ceil", "divceil", "ceildivide",
-                      "ceil_divide", "divroundup", "div_round_up", "iceildiv", "cuda_ceil_div"))  # fmt: skip
+CEIL_DIV = re.compile(r"\w*?_?(?:ceil_?div(?:ide)?|div_?ceil|div(?:ide)?_?(?:round_?)?up|cdiv)", re.I)
+"""Name of a function that divides and rounds up, such as `THCCeilDiv`, which a file may not define."""
 KEPT = frozenset(("static_cast", "reinterpret_cast", "const_cast", "dynamic_cast", "bit_cast"))
 DISPATCH = {
     "FLOATING_TYPES": ("float", "double"), "ALL_TYPES": ("float", "double", "int32_t", "int64_t"),
@@ -75,10 +75,12 @@ def known_call(name: str, given: Sequence[Value]) -> Value:
         for one in values[1:]:
             total = operation(name.lower().removeprefix("f"), total, one)
         return total
-    if len(values) == 2 and name.lower() in CEIL_DIV:
+    if len(values) == 2 and CEIL_DIV.fullmatch(name):
         return operation("ceil_div", whole(values[0]), whole(values[1]))
     if len(values) == 1 and name in ("ceil", "ceilf"):
         return whole(values[0], up=True)
+    if len(values) == 1 and name in ("log", "logf", "log2", "log2f"):
+        return operation(name.removesuffix("f"), whole(values[0]))
     if len(values) == 1 and name in REAL_TYPES:
         return operation("real", values[0])
     if len(values) == 1 and (name in ("floor", "floorf", "trunc", "round", "lround") or type_size(name) is not None):

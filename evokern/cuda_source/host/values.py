@@ -37,8 +37,8 @@ class Arithmetic:
     operator: str
     """A C operator, `?:`, `ceil_div`, `min` or `max`.
 
-    `real` converts to a floating-point number, and `real/` divides such numbers. `call NAME` calls an unknown
-    function."""
+    `real` converts to a floating-point number, and `real/` divides such numbers. `bits` is a logarithm of base 2,
+    rounded down. `call NAME` calls an unknown function."""
     operands: tuple[Expr, ...]
 
 
@@ -76,6 +76,7 @@ _DIVIDING: dict[str, Callable[[int, int], int]] = {
     "ceil_div": lambda a, b: -(-a // b),
 }  # fmt: skip
 _MOST_PARTS = 200
+_REAL = ("real", "real/", "log", "log2")
 _OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _PYTHON = {"&&": "and", "||": "or", "/": "//"}
 
@@ -84,8 +85,10 @@ def operation(symbol: str, *operands: Expr) -> Expr:
     """Return an operation in its shortest form: computed from numbers, and `(a + b - 1) / b` as `ceil_div`."""
     if symbol == "?:" and isinstance(operands[0], int | float):
         return operands[1] if operands[0] else operands[2]
-    if symbol == "?:" and operands[1] == operands[2]:
-        return operands[1]
+    if symbol == "?:" and (
+        operands[1] == operands[2] or (isinstance(operands[0], Name) and operands[0].kind == "extent")
+    ):
+        return operands[1]  # no tensor is empty
     if symbol == "?:" and isinstance(operands[0], Arithmetic) and operands[0].operator in _OPPOSITE:
         compared = operands[0].operands
         smaller, larger = operands[0].operator in ("<", "<="), operands[0].operator in (">", ">=")
@@ -93,8 +96,10 @@ def operation(symbol: str, *operands: Expr) -> Expr:
             return operation("min" if smaller == (compared == operands[1:]) else "max", *compared)
     if symbol == "!" and isinstance(operands[0], Arithmetic) and operands[0].operator in _OPPOSITE:
         return Arithmetic(_OPPOSITE[operands[0].operator], operands[0].operands)
-    if symbol == "real" and isinstance(operands[0], Arithmetic) and operands[0].operator in ("real", "real/"):
+    if symbol == "real" and isinstance(operands[0], Arithmetic) and operands[0].operator in _REAL:
         return operands[0]
+    if symbol == "bits" and isinstance(operands[0], int) and operands[0] > 0:
+        return operands[0].bit_length() - 1
     if symbol in ("+", "-", "*", "/") and any(map(is_real, operands)):
         return _real(symbol, operands)
     if len(operands) == 2 and all(isinstance(one, int) for one in operands):
@@ -140,7 +145,7 @@ def _shorter(symbol: str, operands: tuple[Expr, ...]) -> Expr:
 
 def is_real(value: Expr) -> bool:
     """Return whether a value is a floating-point number."""
-    return isinstance(value, float) or (isinstance(value, Arithmetic) and value.operator in ("real", "real/"))
+    return isinstance(value, float) or (isinstance(value, Arithmetic) and value.operator in _REAL)
 
 
 def _real(symbol: str, operands: tuple[Expr, ...]) -> Expr:
@@ -155,7 +160,8 @@ def _real(symbol: str, operands: tuple[Expr, ...]) -> Expr:
         return {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else 0.0}[symbol]
     whole = tuple(int(one) if isinstance(one, float) and one == int(one) else one for one in plain)
     if symbol == "/":
-        return Arithmetic("real/", whole)
+        logarithms = [one.operands[0] for one in whole if isinstance(one, Arithmetic) and one.operator == "log"]
+        return Arithmetic("log2", (logarithms[0],)) if logarithms[1:] == [2] else Arithmetic("real/", whole)
     if any(isinstance(one, float) for one in whole) or any(
         isinstance(o, Arithmetic) and o.operator == "real/" for o in whole
     ):
@@ -172,6 +178,8 @@ def whole(value: Expr, up: bool = False) -> Expr:
         return operation("ceil_div" if up else "/", over, under)
     if isinstance(value, Arithmetic) and value.operator == "real":
         return value.operands[0]
+    if isinstance(value, Arithmetic) and value.operator == "log2" and not up:
+        return operation("bits", *value.operands)
     return value
 
 
@@ -322,7 +330,7 @@ def _python(value: Expr, names: Callable[[Name], str | None], outer: int) -> str
     if isinstance(value, Name):
         return names(value)
     symbol = value.operator
-    if symbol in ("real", "real/"):
+    if symbol in ("real", "real/", "log2"):
         return _python(whole(value), names, outer)
     rank = _RANK.get(symbol, 0 if symbol == "?:" else 12)
     inner = 0 if rank in (0, 12) else rank
@@ -330,6 +338,8 @@ def _python(value: Expr, names: Callable[[Name], str | None], outer: int) -> str
     if None in parts:
         return None
     texts = [part for part in parts if part is not None]
+    if symbol == "bits":
+        return f"(({texts[0]}).bit_length() - 1)"
     if symbol == "?:":
         return f"({texts[1]} if {texts[0]} else {texts[2]})"
     if symbol in ("ceil_div", "min", "max"):

@@ -47,7 +47,10 @@ def _compiled(text: str) -> CodeType:
     tree = ast.parse(text.strip(), mode="eval")
     for node in ast.walk(tree):
         hidden = isinstance(node, ast.Attribute) and node.attr.startswith("__")
-        called = isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _KNOWN)
+        called = isinstance(node, ast.Call) and not (
+            (isinstance(node.func, ast.Name) and node.func.id in _KNOWN)
+            or (isinstance(node.func, ast.Attribute) and node.func.attr == "bit_length")
+        )
         if not isinstance(node, _ALLOWED) or hidden or called:
             raise ValueError(f"{text!r} is not an arithmetic expression")
     return compile(tree, "<expression>", "eval")

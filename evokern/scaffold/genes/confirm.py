@@ -126,6 +126,17 @@ class _Confirmation:
         return self.prober.run(plan, problem, limit=LIMIT, exact=exact, keep=True, sanitize=True)
 
 
+def with_numbers(tensors: Sequence[DraftTensor], fixed: Sequence[DraftGene]) -> tuple[DraftTensor, ...]:
+    """Return buffers whose extents contain the numbers of genes that are fixed."""
+    return tuple(replace(one, shape=tuple(_filled(axis, fixed) for axis in one.shape)) for one in tensors)
+
+
+def _filled(text: str, fixed: Sequence[DraftGene]) -> str:
+    numbers = {gene.name: str(gene.default) for gene in fixed}
+    text = re.sub(r"\{c\.(\w+)\}", lambda found: numbers.get(found[1], found[0]), text)
+    return re.sub(r"\bc\.(\w+)\b", lambda found: numbers.get(found[1], found[0]), text)
+
+
 def without_constants(source: str, fixed: Sequence[DraftGene]) -> str:
     """Return device code in which constants that became fixed numbers have the file's value again."""
     for gene in fixed:
@@ -136,13 +147,11 @@ def without_constants(source: str, fixed: Sequence[DraftGene]) -> str:
 
 def _without(plan: Plan, fixed: Sequence[DraftGene]) -> Plan:
     """Return a plan whose expressions contain the numbers of genes that are fixed."""
-    numbers = {gene.name: str(gene.default) for gene in fixed}
 
     def filled(text: str) -> str:
-        text = re.sub(r"\{c\.(\w+)\}", lambda found: numbers.get(found[1], found[0]), text)
-        return re.sub(r"\bc\.(\w+)\b", lambda found: numbers.get(found[1], found[0]), text)
+        return _filled(text, fixed)
 
-    if not numbers:
+    if not fixed:
         return plan
     constraints = tuple((name, filled(text), why) for name, text, why in plan.constraints)
     fewer = replace(

@@ -14,7 +14,7 @@ from evokern.declaration.genes import Form
 from evokern.declaration.header.text import NAMESPACE
 from evokern.scaffold.blocks import neighbours
 from evokern.scaffold.genes.uses import DeviceUses, Uses
-from evokern.scaffold.plan import DraftGene
+from evokern.scaffold.plan import WARP, DraftGene
 from evokern.scaffold.source_text import behind_opening
 
 LARGEST_GENE = 1024
@@ -23,9 +23,6 @@ GUESSED = "half and double the file's value"
 """Reason for values that the file does not list."""
 _MOST_LISTED = 32
 """Maximum number of values that a comment lists."""
-_WARP = re.compile(
-    r"k?_?(?:\w*_)?(?:warp_?(?:size|sz|threads|width)|threads_?(?:per|in)_?warp|warp|lanes?)_?", re.IGNORECASE
-)
 _ALGORITHM = re.compile(
     r"(?!.*(?:block|tile|thread|step))(?:\w*_)?(?:halo|radius|bins|channels|classes)(?:_\w*)?", re.I
 )
@@ -229,7 +226,7 @@ def _with_bodies(words: Set[str], bodies: Mapping[str, str]) -> set[str]:
 
 def _is_fixed(number: Number, used: Uses, launch: Set[str]) -> bool:
     """Return whether a number belongs to the hardware, the platform or the algorithm."""
-    if any(pattern.fullmatch(number.name) for pattern in (_PLATFORM, _WARP, _ALGORITHM)):
+    if any(pattern.fullmatch(number.name) for pattern in (_PLATFORM, WARP, _ALGORITHM)):
         return True
     # An array's capacity: other code only compares with it, so that another value changes nothing else.
     return used.kinds <= {"extent", "bound", "assertion"} and "extent" in used.kinds and number.name not in launch

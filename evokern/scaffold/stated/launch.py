@@ -24,7 +24,7 @@ from evokern.cuda_source.host import (
 )
 from evokern.cuda_source.host.values import operation
 from evokern.declaration.kernel import DTYPE_BYTES
-from evokern.scaffold.plan import DraftField, StatedSize, unused_name
+from evokern.scaffold.plan import WARP, DraftField, StatedSize, unused_name
 
 WHOLE = {
     "int": "i32", "signed": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32", "uint32_t": "u32",
@@ -147,6 +147,18 @@ def _in_extents(view: HostLaunch) -> HostLaunch:
     return _substituted(view, counts.get)
 
 
+def _in_case(view: HostLaunch) -> HostLaunch:
+    """Return a launch in a `case`, with the number of the case in the block."""
+    cases = {
+        one.operands[0]: one.operands[1]
+        for one in view.conditions
+        if isinstance(one, Arithmetic) and one.operator == "==" and isinstance(one.operands[1], int)
+        and one.operands[1] in view.template
+    }  # fmt: skip
+    block = view.block
+    return replace(view, block=Dim3(*(cases.get(one, one) for one in (block.x, block.y, block.z))))
+
+
 def _axes_of(buffer: HostBuffer) -> Sequence[Expr]:
     """Return the extents of a tensor that the file checks or reads; empty if an axis is unknown."""
     if buffer.shape is not None:
@@ -186,6 +198,8 @@ class LaunchText:
     """Parameter of the kernel → the buffer that the file passes."""
     constraints: tuple[tuple[str, str, str], ...] = ()
     """Constraints that the file checks: name, Python text of the condition, and reason."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """Name in the host code → Python text."""
 
 
 class LaunchReader:
@@ -208,7 +222,7 @@ class LaunchReader:
         taken: str,
     ) -> None:
         self._launch = launch
-        self._view = _in_extents(launch.view)
+        self._view = _in_case(_in_extents(launch.view))
         self._names = names
         self._types = types
         self._taken = taken
@@ -249,7 +263,7 @@ class LaunchReader:
             {name: value for name, value in self._fields.items() if value is not None}, stated,
             {p.name: a.buffer for p, a in zip(self._function.parameters, self._view.arguments, strict=True)
              if isinstance(a, Pointer)},
-            tuple(self._constraints()),
+            tuple(self._constraints()), {name.text: text for name, text in self._mapping.items()},
         )  # fmt: skip
 
     # ---- names
@@ -283,6 +297,8 @@ class LaunchReader:
 
     def _add_field(self, name: Name, wanted: str) -> None:
         value = self._launch.values.get(name, number(name))
+        if name.kind == "local" and (value or 0) < 2:
+            value = None  # the start of a sum or product
         text = self._field_name(wanted)
         self._fields.setdefault(text, value)
         self._mapping[name] = f"p.{text}"
@@ -305,6 +321,9 @@ class LaunchReader:
                 ):
                     continue
                 if name in passed and (name.kind != "constant" or not varied):
+                    continue
+                if WARP.fullmatch(name.text) and number(name):
+                    self._mapping[name] = str(number(name))
                     continue
                 if name.kind != "constant" and name is not extent and extent not in _products(name, extent):
                     continue
@@ -471,6 +490,10 @@ class LaunchReader:
             if not isinstance(argument, Pointer) or parameter.name not in dtypes or argument.offset != 0:
                 continue
             buffer = argument.buffer
+            total = self._mapping.get(Name(f"{buffer.name}.numel()", "extent"))
+            if buffer.shape is None and total:
+                found[parameter.name] = StatedSize((total,), f"the tensor {buffer.name}")
+                continue
             if buffer.kind == "tensor" and buffer.shape is None and buffer.asked:
                 where = f"the tensor {buffer.name}"
                 found[parameter.name] = self._stated(_axes_of(buffer), equal, where, sure=False)
@@ -550,7 +573,10 @@ def _elements(buffer: HostBuffer, width: int) -> Expr:
     """Return the number of elements of an allocation."""
     if buffer.elements is not None:
         return buffer.elements
-    parts = list(_factors(buffer.bytes if buffer.bytes is not None else 1))
+    total = buffer.bytes if buffer.bytes is not None else 1
+    if isinstance(total, Name) and isinstance(total.value, Arithmetic):
+        total = total.value
+    parts = list(_factors(total))
     for at, one in enumerate(parts):
         if isinstance(one, int) and one % width == 0:
             parts = [*parts[:at], *parts[at + 1 :], one // width]  # elements of a vector type are the last axis
@@ -559,7 +585,7 @@ def _elements(buffer: HostBuffer, width: int) -> Expr:
             parts[at] = 1
             break
     else:
-        return operation("/", buffer.bytes if buffer.bytes is not None else 1, width)
+        return operation("/", total, width)
     made: Expr = 1
     for one in parts:
         made = operation("*", made, one)

@@ -3,34 +3,98 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from evokern.cuda_source import CudaSource, KernelFunction
+from evokern.cuda_source.host import HostLaunch, Pointer
 from evokern.cuda_source.lexer import without_comments
 from evokern.scaffold.plan import DraftField, StatedSize
 
+_COMMENT = re.compile(r"//|/\*|^\s*\*|^\s*@")
+_MOST_ABOVE = 40
+"""Maximum number of comment lines above a function that may state shapes."""
+_PROSE = frozenset(("in", "out", "inout", "input", "output", "device", "host", "optional", "float", "int", "half"))
+
 
 def commented_sizes(
-    source: CudaSource, function: KernelFunction, fields: Sequence[DraftField]
-) -> dict[str, StatedSize]:
-    """Return the shapes in comments next to a kernel's pointers, such as `// [B, H, S, D]`, if all extents are fields.
+    source: CudaSource, function: KernelFunction, view: HostLaunch | None, names: Mapping[str, str]
+) -> tuple[dict[str, StatedSize], tuple[DraftField, ...]]:
+    """Return the shapes that comments state for a kernel's pointers, and a field for each extent that only they name.
+
+    They are next to a parameter, as in `float* q,  // [B, H, S, D]`, or above the kernel or its launch, as in
+    `// points: (B, C, M)` or `feat: features, FloatTensor[b, c, n]`.
 
     Args:
         source: the file.
         function: the kernel.
-        fields: fields of the draft.
+        view: its launch; None if there is none.
+        names: name in lower case → Python text.
     """
-    names = {field.name.lower(): f"p.{field.name}" for field in fields}
-    pointers = {one.name for one in function.parameters if one.pointer}
-    lines = source.texts.get(function.file, "").split("\n")
+    pointers = {one.name: one.name for one in function.parameters if one.pointer}
+    beside = rf"\b({'|'.join(pointers)})\s*[,)]?\s*(?:\{{\s*)?(?://|/\*)[^\[(]*[\[(]([^\])]+)[\])]"
+    places = [(beside, _lines(source, function.file, function.line, 4 * len(function.parameters) + 1), pointers)]
+    above = r"(?<![\w.*&(])({})\b(?:\s*[:-][^\[({{=;]*|\s+)[\[({{]([^\])}}]+)[\])}}]"
+    places.append((above.format("|".join(pointers)), _above(source, function.file, function.line), pointers))
+    if view is not None:
+        hosts = {
+            argument.buffer.name: parameter.name
+            for parameter, argument in zip(function.parameters, view.arguments, strict=True)
+            if isinstance(argument, Pointer) and argument.offset == 0 and argument.buffer.name
+        } | pointers
+        first = _start(source, view)
+        lines = [*_above(source, view.file, first), *_lines(source, view.file, first, view.line - first)]
+        places.append((above.format("|".join(map(re.escape, hosts))), lines, hosts))
     found: dict[str, StatedSize] = {}
-    for at, line in enumerate(lines[function.line - 1 : function.line + 4 * len(function.parameters)], function.line):
-        match = re.search(r"\b(\w+)\s*[,)]?\s*(?:\{\s*)?(?://|/\*)[^\[(]*[\[(]([\w\s,x*]+)[\])]", line)
-        words = re.split(r"\s*[,x*]\s*", match[2].strip()) if match else []
-        if match and match[1] in pointers and all(word.lower() in names or word.isdigit() for word in words):
-            axes = tuple(names.get(word.lower(), word) for word in words)
-            found.setdefault(match[1], StatedSize(axes, f"the comment on line {at}"))
-    return found
+    for pattern, lines, wanted in places:
+        for at, line in lines:
+            if _COMMENT.search(line) is None and pattern is not beside:
+                continue
+            for match in re.finditer(pattern, line):
+                axes = tuple(_axis(part, names) for part in re.split(r"\s*(?:,|\bx\b)\s*", match[2].strip()))
+                known = sum(1 for axis in axes if re.search(r"[cp]\.[A-Z]", axis) and "?" not in axis)
+                if "" in axes or (known < len(axes) and (known == 0 or len(axes) < 2)):
+                    continue
+                made = tuple(axis.replace("?", "") for axis in axes)
+                found.setdefault(wanted[match[1]], StatedSize(made, f"the comment on line {at}"))
+    taken = set(names.values())
+    words = dict.fromkeys(w for one in found.values() for axis in one.axes for w in re.findall(r"p\.\w+", axis))
+    why = "only a comment names it"
+    return found, tuple(DraftField(word[2:], why=why, indexed=True) for word in words if word not in taken)
+
+
+def _axis(text: str, names: Mapping[str, str]) -> str:
+    """Return the Python text of an extent, with `?` behind the name of a new field; empty if it is not one."""
+    if not re.fullmatch(r"(?:\w+|\s|[-+*]|//?)+", text) or re.search(r"\w\s+\w", text):
+        return ""
+    words = re.findall(r"[A-Za-z_]\w*", text)
+    if (len(words) > 1 and any(word.lower() not in names for word in words)) or _PROSE.intersection(
+        map(str.lower, words)
+    ):
+        return ""
+    made = re.sub(r"[A-Za-z_]\w*", lambda one: names.get(one[0].lower()) or f"p.{one[0].upper()}?", text)
+    return re.sub(r"(?<!/)/(?!/)", "//", made)
+
+
+def _lines(source: CudaSource, file: str, first: int, count: int) -> list[tuple[int, str]]:
+    return list(enumerate(source.texts.get(file, "").split("\n")[first - 1 : first - 1 + count], first))
+
+
+def _above(source: CudaSource, file: str, line: int) -> list[tuple[int, str]]:
+    """Return the comment that ends above a line, and the lines of a template's head between them."""
+    lines = _lines(source, file, 1, line - 1)[-_MOST_ABOVE:]
+    at = len(lines)
+    while at and not re.search(r"[;}]\s*$|^\s*#", without_comments(lines[at - 1][1])):
+        at -= 1
+    return [(number, f"// {text}") for number, text in lines[at:]]
+
+
+def _start(source: CudaSource, view: HostLaunch) -> int:
+    """Return the line of the function that contains a launch."""
+    name = re.compile(rf"\b{re.escape(view.function.rpartition('::')[2])}\s*\(")
+    lines = _lines(source, view.file, 1, view.line - 1)
+    return next(
+        (at for at, text in reversed(lines) if name.search(text) and not text.rstrip().endswith(";")), view.line
+    )
 
 
 def inclusive_check(source: str, number: str) -> str:
