@@ -137,8 +137,8 @@ def suspect(evidence: Mapping[str, Any], *, normal_error: float = 0.0) -> str:
         return "the workload's flops and bytes: they may be too high"
     if evidence["check"] in ("own_problem", "sampled_blocks"):
         return (
-            "the kernel: the small problems passed, so the cause is probably a late round of a loop, an overflow of an "
-            f"index, or a part of the grid: {message}"
+            "the kernel: the small problems passed, so suspect a late round of a loop, an overflow of an index, or a "
+            f"part of the grid: {message}"
         )
     if str(evidence["check"]).startswith(_FINDING):
         return _OF_FINDINGS.get(evidence["check"], "the kernel at that line; the finding does not depend on kernel.py")

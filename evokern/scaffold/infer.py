@@ -43,7 +43,7 @@ class Evidence:
     covered: Mapping[str, bool]
     """Written buffer → whether all of it was written."""
     indexed: frozenset[str] = frozenset()
-    """Buffers of which the kernel accesses other elements if integers of an input change."""
+    """Buffers whose accessed elements depend on integers of an input."""
     exceeded: Mapping[str, StatedSize] = field(default_factory=dict)
     """Buffer → its size according to the file, if every run accesses a few elements beyond it: a defect."""
 
