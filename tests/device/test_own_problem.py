@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from paths import DATA
 
+from evokern.analysis.check.simulated_run import own_problem, simulated_run
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
@@ -216,6 +217,22 @@ def test_some_results_are_compared_if_the_reference_is_too_expensive(
     assert fault is not None and "of 'y' in sampled blocks are wrong" in fault["message"]
     monkeypatch.setattr(full_size_check, "SOME_INSTRUCTIONS", 1)
     assert check.compare_some(wrong, problem) == (None, 0, 20000)
+
+
+def test_check_names_what_a_default_candidate_is_compared_with(tmp_path: Path) -> None:
+    """The default candidate equals itself, which does not make it correct."""
+    (tmp_path / "kernel.py").write_text(SAME)
+    (tmp_path / "kernel.cu").write_text(COPIED)
+    kernel = load_kernel(tmp_path)
+    folder = cast("Any", SimpleNamespace(
+        kernel=kernel, small=[kernel.problem("100")], choice_variants=(), study_problems=[kernel.problem("300")],
+    ))  # fmt: skip
+    for results, words in (
+        (simulated_run(folder), "results were compared only with the default candidate (no known result)"),
+        (own_problem(folder), "blocks ran and have the results of the default candidate (no known result)"),
+    ):
+        ((state, text),) = results
+        assert (state, words in text, "correct" in text) == (True, True, False), text
 
 
 def test_without_a_compared_result_nothing_is_verified() -> None:
