@@ -68,7 +68,7 @@ def test_what_counts_as_a_narrow_miss(evidence: dict[str, object], narrow: bool)
         ({"input_set": "denormal", "over": 99.0, "bad": 64, "elements": 64}, "the handling of subnormal numbers"),
         ({"check": "sanitizer:shared_race"}, "the kernel at that line"),
         ({"check": "sanitizer:input_write"}, "the order of the launch's args"),
-        ({"check": "own_problem"}, "the kernel: the small problems passed, so the cause is probably a late round"),
+        ({"check": "own_problem"}, "the kernel: the small problems passed, so suspect a late round"),
         ({"check": "sampled_blocks"}, "the kernel: the small problems passed"),
         ({"check": "guard"}, "a missing bounds check"),
         ({"check": "inputs_unchanged"}, "the order of the launch's args"),

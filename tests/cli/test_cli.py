@@ -55,6 +55,7 @@ def test_all_commands_are_there() -> None:
             "list",
             "pack",
             "profile",
+            "prove",
             "render",
             "replay",
             "report",
