@@ -86,6 +86,20 @@ def test_a_cooperative_launch_runs_all_blocks() -> None:
     assert (result.completed, a) == (True, [3] * 40)
 
 
+@pytest.mark.parametrize(("fence", "kinds"), [("__threadfence", set()), ("__threadfence_block", {"global_race"})])
+def test_a_fence_orders_other_blocks_only_in_the_scope_of_the_gpu(fence: str, kinds: set[str]) -> None:
+    """The last block reads what the others wrote; a fence for their own block does not publish it."""
+    body = f"""
+      __shared__ bool last;
+      a[blockIdx.x] = blockIdx.x;
+      {fence}();
+      if (threadIdx.x == 0) last = atomicAdd(&done, 1u) == gridDim.x - 1;
+      __syncthreads();
+      if (last) {{ {fence}(); for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x) a[i] += 1; }}"""
+    result, _, _ = _ran("__device__ unsigned done;", body, 4, 32)
+    assert {finding.kind for finding in result.findings} == kinds
+
+
 def test_a_grid_that_no_chip_holds_is_named() -> None:
     """A grid beyond every chip of the architecture is refused, before a cooperative launch or when its blocks wait."""
     for start, barrier in KINDS.values():

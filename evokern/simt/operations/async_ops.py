@@ -158,12 +158,14 @@ def fence(i: Instruction, b: Binder) -> Action:
             return lambda: None
         return lambda: state.proxy_fences.fence(active_of())
 
-    if state.batch.geometry.ranks > 1 and i.has("cta", "cluster", "mbarrier_init"):
+    within_block = i.has("cta", "cluster")
+    if state.batch.geometry.ranks > 1 and (within_block or i.has("mbarrier_init")):
         return _fence_within_cluster(i, b)
 
     def fence_() -> None:
         active = active_of()
-        state.globals.fence(active)
+        if not within_block:
+            state.globals.fence(active)
         if state.order is not None:
             state.order.fence(active)
 
