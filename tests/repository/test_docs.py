@@ -76,6 +76,7 @@ COMMANDS: dict[str, Way] = {
     "evokern export attention-s512 -o best.cu": SIMULATED,
     "nvcc -arch=sm_89 best.cu -o best && ./best": GPU,
     "evokern check attention": Way("simulated", "check scale"),
+    "evokern prove rmsnorm --set ROW_SUM=every_block": SIMULATED,
     'evokern sanitize attention --set BLOCK_M=64 --problem "B=1 H=2 S=128 D=64"': Way(
         "simulated", 'sanitize attention --set BLOCK_M=64 --problem "B=1 H=1 S=64 D=64"'
     ),
