@@ -7,6 +7,7 @@ from typing import Literal
 
 from evokern.analysis.check.folder import Folder, Results, problem_bytes
 from evokern.analysis.wrong_trials import suspect
+from evokern.declaration.as_data.golden import compared_with
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
@@ -121,7 +122,10 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     found = OwnProblemCheck(runs).at(config, problem, most=OWN_INSTRUCTIONS)
     if found.fault_evidence is not None:
         return False, f"{where}: {found.fault_evidence['message']}"
-    ran = f"{found.blocks} of {found.of} blocks ran" + (" and are correct" if found.judged else "")
+    ran = f"{found.blocks} of {found.of} blocks ran"
+    if found.judged:
+        against = compared_with(kernel.workload.reference, default=True)
+        ran += f" with equal results; compared with {against}" if against else " and are correct"
     covered = "every output is written" if found.covered else "could not confirm that every output is written"
     return True, f"{where}: {ran}; {covered}" + (
         f"; all blocks ran on the problem scaled down to {found.scaled}" if found.scaled else ""
@@ -157,7 +161,9 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
     verdict = checked(gate, runner, launches, tensors_of(kernel, config, problem))
     if not verdict.passed:
         return False, f"{where} is wrong: {verdict.evidence['message']}; suspect {suspect(verdict.evidence)}"
-    return True, f"{where} is correct on {len(gate.settings.input_sets)} input sets, without findings"
+    sets = f"on {len(gate.settings.input_sets)} input sets, without findings"
+    against = compared_with(kernel.workload.reference, default=True)
+    return True, f"{where} ran {sets}; compared with {against}" if against else f"{where} is correct {sets}"
 
 
 def check_small_problems(folder: Folder) -> Results:
