@@ -247,7 +247,7 @@ class Prober:
             width = DTYPE_BYTES[constant.dtype]
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         changed = {name: program.initial(name) for name in program.changed(memory)}
-        large = not result.completed and finding is None
+        large = result.over_limit or (not result.completed and finding is None)
         if not keep:
             return Run(touches, why, finding, changed=changed, too_large=large)
         contents = {name: buffer.read() for name, buffer in buffers.items()}

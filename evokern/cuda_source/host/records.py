@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from evokern.cuda_source.host.values import Dim3, Expr, Name, TypeName
+from evokern.cuda_source.host.values import Dim3, Expr, TypeName
 
 
 @dataclass(eq=False)
@@ -92,9 +92,3 @@ class HostLaunch:
     def own(self) -> bool:
         """Whether the expressions are in the names of the function that contains the launch."""
         return self.root == self.function
-
-    def names(self) -> tuple[Name, ...]:
-        """Return the names in grid, block and shared memory."""
-        from evokern.cuda_source.host.values import names_in
-
-        return tuple(dict.fromkeys(n for part in (self.grid, self.block, self.shared) for n in names_in(part)))
