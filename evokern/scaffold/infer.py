@@ -311,8 +311,8 @@ def _with_equal_fields(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | No
             fields=tuple(replace(f, why=why) if f.name == kept else f for f in plan.fields if f.name != gone),
         )
         for level in LEVELS:
-            found = evidence(prober, equal, level, 2)
-            if found.exact and found.updates:
+            found = evidence(prober, equal, level, 3 if level <= MODEST else 2)
+            if found.exact and found.updates and found.plain:
                 return equal, found
     return None
 

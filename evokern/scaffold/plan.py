@@ -70,6 +70,8 @@ class DraftArgument:
     """Python text of a number's value; None for a pointer."""
     why: str = ""
     """Reason why the argument is a guess; empty if it is certain."""
+    lanes: int = 1
+    """Number of elements of its vector type, such as 4 of `float4`."""
 
     @property
     def is_tensor(self) -> bool:

@@ -35,6 +35,8 @@ DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
 REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
          "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
+_VECTOR = re.compile(r"(?:__)?(?:nv_)?(?:float|double|half|u?char|u?short|u?int|u?long(?:long)?|bfloat16)([234])")
+"""Vector type, with its number of elements."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,9 @@ def _arguments(
             )
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
-            yield DraftArgument(name, dtype or "f32", None, "" if dtype else f"unknown element type {parameter.base}")
+            vector = _VECTOR.fullmatch(base)
+            why = "" if dtype else f"unknown element type {parameter.base}"
+            yield DraftArgument(name, dtype or "f32", None, why, int(vector[1]) if vector else 1)
         elif base in WHOLE:
             stated = launch.numbers.get(parameter.name) if launch else None
             yield DraftArgument(name, WHOLE[base], stated or f"p.{name.upper()}")

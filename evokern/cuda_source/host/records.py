@@ -35,6 +35,8 @@ class HostBuffer:
     """Whether the file copies data from the buffer after the launch."""
     asked: set[int] = field(default_factory=set)
     """Axes of a tensor whose extents the file reads."""
+    like: str = ""
+    """Tensor whose extents it has, as `torch::empty_like` states it; empty if it has its own."""
     labels: dict[int, str] = field(default_factory=dict)
     """Axis of a tensor → the name of the variable to which the file assigns the extent."""
 

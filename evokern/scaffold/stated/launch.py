@@ -163,10 +163,11 @@ def _axes_of(buffer: HostBuffer) -> Sequence[Expr]:
     """Return the extents of a tensor that the file checks or reads; empty if an axis is unknown."""
     if buffer.shape is not None:
         return buffer.shape
+    name = buffer.like or buffer.name
     if buffer.asked == {-1}:
-        return (Name(f"{buffer.name}.rows", "extent"), Name(f"{buffer.name}.size(-1)", "extent"))
+        return (Name(f"{name}.rows", "extent"), Name(f"{name}.size(-1)", "extent"))
     last = max(buffer.asked) if buffer.asked and min(buffer.asked) >= 0 else -1
-    return [Name(f"{buffer.name}.size({axis})", "extent") for axis in range(last + 1)]
+    return [Name(f"{name}.size({axis})", "extent") for axis in range(last + 1)]
 
 
 def _stated(view: HostLaunch) -> int:
@@ -484,7 +485,7 @@ class LaunchReader:
             if not isinstance(argument, Pointer) or parameter.name not in dtypes or argument.offset != 0:
                 continue
             buffer = argument.buffer
-            total = self._mapping.get(Name(f"{buffer.name}.numel()", "extent"))
+            total = self._mapping.get(Name(f"{buffer.like or buffer.name}.numel()", "extent"))
             if buffer.shape is None and total:
                 found[parameter.name] = StatedSize((total,), f"the tensor {buffer.name}")
                 continue
