@@ -118,8 +118,10 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     known = {**names, **(launch.named if launch else {}), **{one.name: f"p.{one.name}" for one in fields}}
     view = found_launch.view if found_launch else None
     commented, rows = commented_sizes(source, function, view, {word.lower(): text for word, text in known.items()})
-    stated = launch.stated if launch else {}
-    stated = {**stated, **commented, **{name: one for name, one in stated.items() if one.axes and one.sure}}
+    stated = dict(launch.stated) if launch else {}
+    for name, one in commented.items():
+        if not (other := stated.get(name)) or not other.axes or (one.sure and not other.sure):
+            stated[name] = one
     fields = (*fields, *rows)
     plan = Plan(
         entry=instance.entry,
