@@ -463,12 +463,14 @@ def with_indexed_fields(plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
 
 
 def _indexed_axes(plan: Plan, shape: Fit, problems: Sequence[Mapping[str, int]], extents: Sequence[int]) -> list[str]:
-    """Return the field along which every run accessed only as many rows as its limit, or else all fields."""
+    """Return the field along which no run accessed more rows than its limit, or else all fields."""
     sizes = [[plan.value(one, plan.defaults, problem) for one in shape.axes] for problem in problems]
     axes = [(at, axis[2:]) for at, axis in enumerate(shape.axes) if re.fullmatch(r"p\.\w+", axis)]
     for at, name in axes:
         if all(
-            limit < size[at] and extent == prod(size) - (size[at] - limit) * prod(size[at + 1 :])
+            limit < size[at]
+            and prod(size) - size[at] * prod(size[at + 1 :]) < extent
+            and extent <= prod(size) - (size[at] - limit) * prod(size[at + 1 :])
             for size, extent, limit in zip(sizes, extents, LIMITS, strict=False)
         ):
             return [name]

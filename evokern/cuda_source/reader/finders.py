@@ -19,23 +19,8 @@ _QUALIFIERS = re.compile(
     r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct|register)\b|[*&]|\[\s*\]"
 )
 _QUALIFYING = frozenset(("const", "volatile", "__restrict__", "__restrict"))
-_INTEGER_TYPES = frozenset(
-    (
-        "int",
-        "unsigned",
-        "long",
-        "short",
-        "char",
-        "bool",
-        "size_t",
-        "int32_t",
-        "uint32_t",
-        "int64_t",
-        "uint64_t",
-        "auto",
-        "uint",
-    )
-)
+_INTEGER_TYPES = frozenset(("int", "unsigned", "long", "short", "char", "bool", "size_t", "int32_t", "uint32_t",
+                            "int64_t", "uint64_t", "auto", "uint"))  # fmt: skip
 
 
 def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
