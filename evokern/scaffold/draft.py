@@ -41,6 +41,8 @@ _WRITABLE = re.compile(
 """A writable variable in GPU memory, at the start of a line."""
 
 
+_EXTENTS = range(1, 129)
+"""Extents of a block that are tried; a field with more possible values needs no limit."""
 _TORCH_OPTIONS = ("-D__CUDA_NO_HALF_CONVERSIONS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__")
 _WARP_WIDE = re.compile(r"\b(?:__shfl\w*|__syncwarp|__ballot\w*|__reduce_\w+|__match_\w+|wmma|mma_sync)\b")
 """Operations of whole warps: an extent of 32 is then the warp."""
@@ -146,6 +148,28 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         reading: result of reading the file.
         known_launch: whether grid and block are certain, so that no others are tried.
     """
+    limited = _with_small_blocks(reading)
+    made = _from_reading(limited, known_launch)
+    own = {one.name: one.choices for one in reading.plan.fields}
+    fields = tuple(replace(one, choices=own.get(one.name, one.choices)) for one in made.plan.fields)
+    return replace(made, plan=replace(made.plan, fields=fields))
+
+
+def _with_small_blocks(reading: KernelReading) -> KernelReading:
+    """Return the reading with few values for the fields that are extents of the block, which allows few threads."""
+    plan = reading.plan
+    ones = {one.name: next((c for c in one.choices if isinstance(c, int)), 1) for one in plan.fields}
+    fields = []
+    for one in plan.fields:
+        used = not one.choices and any(re.search(rf"\bp\.{one.name}\b", extent) for extent in plan.block)
+        sizes = {n: prod(plan.extents(plan.block, plan.defaults, {**ones, one.name: n})) for n in _EXTENTS if used}
+        most = max((n for n, threads in sizes.items() if threads <= DRAFTED_FOR[0].threads_per_block), default=0)
+        few = tuple(sorted({most // 2, most - 1, most})) if 1 < most < _EXTENTS[-1] else one.choices
+        fields.append(replace(one, choices=few))
+    return replace(reading, plan=replace(plan, fields=tuple(fields)))
+
+
+def _from_reading(reading: KernelReading, known_launch: bool) -> Draft:
     prober = Prober(reading.source, DRAFTED_FOR)
     reading = with_cluster(prober, _as_torch_builds(prober, reading))
     stated = bool(reading.launch_line)
@@ -154,6 +178,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch or stated, whole=not known_launch)
     if found is None:
         return _draft_without_runs(reading, prober)
+    if len(plan.fields) < len(reading.plan.fields):  # two fields are equal; the launch is still the file's
+        reading = replace(reading, plan=replace(reading.plan, grid=plan.grid))
     plan = with_read_constants(plan, found)
     plan, found = _without_idle_fields(prober, reading, plan, found)
     plan, found = with_indexed_fields(plan, found) if not known_launch else (plan, found)
@@ -169,7 +195,9 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     notes = []
     for tensor in tensors:
         share = _share(plan, found, tensor)
-        if tensor.name in found.covered and share < 1 and reading.launch_line and not launch_guess and not known_launch:
+        if tensor.name not in found.covered or any(run.touches[tensor.name].in_place for run in found.runs):
+            continue
+        if share < 1 and reading.launch_line and not launch_guess and not known_launch:
             notes.append(
                 f"kernel.py: with the launch on {reading.launch_line}, runs wrote {100 * share:.0f} % of {tensor.name} "
                 f"({', '.join(tensor.shape)}, a guess); check the shape and the grid"

@@ -46,6 +46,8 @@ class Evidence:
     """Buffers whose accessed elements depend on integers of an input."""
     exceeded: Mapping[str, StatedSize] = field(default_factory=dict)
     """Buffer → its size according to the file, if every run accesses a few elements beyond it: a defect."""
+    few: bool = False
+    """Whether the problems are small, because larger ones take too long."""
 
     @property
     def ok(self) -> bool:
@@ -63,11 +65,21 @@ class Evidence:
     @property
     def allows_draft(self) -> bool:
         """Whether a draft is possible: the outputs are explained and completely written, and the inputs are covered."""
+        return self._explains_outputs and all(self.covered.values())
+
+    @property
+    def updates(self) -> bool:
+        """Whether the outputs are explained, and each is completely written or read before it is written."""
+        return self._explains_outputs and all(
+            whole or any(run.touches[name].in_place for run in self.runs) for name, whole in self.covered.items()
+        )
+
+    @property
+    def _explains_outputs(self) -> bool:
         return (
             self.ok
             and self.sizes_a_field
             and all(found or not any(r.touches[name].extent for r in self.runs) for name, found in self.fits.items())
-            and all(self.covered.values())
             and all((found := self.fits[name]) is not None and found.exact for name in self.covered)
         )
 
@@ -163,7 +175,7 @@ def evidence(
         if runs[-1].too_large and not few:
             return evidence(prober, plan, level, count, config, most_threads, few=True)
         if not runs[-1].ok:
-            return Evidence(level, tuple(chosen), tuple(runs), {}, {})
+            return Evidence(level, tuple(chosen), tuple(runs), {}, {}, few=few)
     atoms = {f"p.{field.name}": [problem[field.name] for problem in chosen] for field in plan.fields}
     if any(argument.is_tensor and argument.dtype[0] in "iu" for argument in plan.arguments):
         atoms[INDEX_LIMIT] = list(LIMITS[: len(chosen)])
@@ -192,7 +204,7 @@ def evidence(
         elif stated := _exceeded(prober.source, plan, argument, chosen, touches):
             exceeded[argument.name] = stated
             fits[argument.name] = Fit(stated.axes, exact=True, stated=argument.name in plan.stated)
-    return Evidence(level, tuple(chosen), tuple(runs), fits, covered, exceeded=exceeded)
+    return Evidence(level, tuple(chosen), tuple(runs), fits, covered, exceeded=exceeded, few=few)
 
 
 def _stated_sizes(plan: Plan, name: str, problems: Sequence[Mapping[str, int]]) -> list[int]:
@@ -270,11 +282,16 @@ def find_level_and_grid(
                 prober.exhausted or (level > MODEST and _enough(best, known_launch and not whole))
             ):
                 break
-            found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
+            few = best is not None and best.few
+            found = evidence(prober, plan, level, 3 if level <= MODEST else 2, few=few)
             if best is None or found.rank > best.rank:
                 best = found
-            if found.exact and found.allows_draft and found.plain:
+            if found.exact and (found.updates if known_launch else found.allows_draft and found.plain):
                 break
+        if whole and known_launch and best is not None and best.ok and not best.updates:
+            equal = _with_equal_fields(prober, plan)
+            if equal is not None:
+                return equal[0], _with_indices(prober, *equal)
         if best is not None and (best.allows_draft or (known_launch and best.ok)):
             return plan, _with_indices(prober, plan, best)
         if known_launch:
@@ -283,6 +300,22 @@ def find_level_and_grid(
     if tried is not None and (best is None or tried[1].rank > best.rank):
         return tried[0], _with_indices(prober, *tried)
     return plan, best if best is not None and best.ok else None
+
+
+def _with_equal_fields(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
+    """Return the plan with one field for two of the grid if the kernel fills its outputs only if they are equal."""
+    fields = [f.name for f in plan.fields if not f.choices and re.search(rf"\bp\.{f.name}\b", " ".join(plan.grid))]
+    for kept, gone in combinations(fields, 2):
+        why = f"it is also {gone}, because runs with different values leave elements unwritten"
+        equal = replace(
+            plan.rewritten(lambda text, k=kept, g=gone: re.sub(rf"\bp\.{g}\b", f"p.{k}", text)),  # type: ignore[misc]
+            fields=tuple(replace(f, why=why) if f.name == kept else f for f in plan.fields if f.name != gone),
+        )
+        for level in LEVELS:
+            found = evidence(prober, equal, level, 3 if level <= MODEST else 2)
+            if found.exact and found.updates and found.plain:
+                return equal, found
+    return None
 
 
 def _enough(best: Evidence, known_launch: bool) -> bool:
@@ -431,12 +464,14 @@ def with_indexed_fields(plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
 
 
 def _indexed_axes(plan: Plan, shape: Fit, problems: Sequence[Mapping[str, int]], extents: Sequence[int]) -> list[str]:
-    """Return the field along which every run accessed only as many rows as its limit, or else all fields."""
+    """Return the field along which no run accessed more rows than its limit, or else all fields."""
     sizes = [[plan.value(one, plan.defaults, problem) for one in shape.axes] for problem in problems]
     axes = [(at, axis[2:]) for at, axis in enumerate(shape.axes) if re.fullmatch(r"p\.\w+", axis)]
     for at, name in axes:
         if all(
-            limit < size[at] and extent == prod(size) - (size[at] - limit) * prod(size[at + 1 :])
+            limit < size[at]
+            and prod(size) - size[at] * prod(size[at + 1 :]) < extent
+            and extent <= prod(size) - (size[at] - limit) * prod(size[at + 1 :])
             for size, extent, limit in zip(sizes, extents, LIMITS, strict=False)
         ):
             return [name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from types import SimpleNamespace
@@ -70,6 +70,8 @@ class DraftArgument:
     """Python text of a number's value; None for a pointer."""
     why: str = ""
     """Reason why the argument is a guess; empty if it is certain."""
+    lanes: int = 1
+    """Number of elements of its vector type, such as 4 of `float4`."""
 
     @property
     def is_tensor(self) -> bool:
@@ -145,6 +147,17 @@ class Plan:
             return self.grid
         axes = zip_longest(self.grid, self.cluster, fillvalue="1")
         return tuple(_whole_clusters(blocks, cluster) for blocks, cluster in axes)
+
+    def rewritten(self, change: Callable[[str], str]) -> Plan:
+        """Return the plan with a change of each expression."""
+        return replace(
+            self, entry=change(self.entry), grid=tuple(map(change, self.grid)), block=tuple(map(change, self.block)),
+            arguments=tuple(replace(a, expression=a.expression and change(a.expression)) for a in self.arguments),
+            shared=change(self.shared), cluster=tuple(map(change, self.cluster)),
+            macros={name: change(text) for name, text in self.macros.items()},
+            constraints=tuple((name, change(text), why) for name, text, why in self.constraints),
+            stated={name: replace(one, axes=tuple(map(change, one.axes))) for name, one in self.stated.items()},
+        )  # fmt: skip
 
     def index_limit(self, most: int, problem: Mapping[str, int]) -> int:
         """Return the upper limit of random integers, which the extents that they index lower."""

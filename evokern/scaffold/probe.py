@@ -241,7 +241,7 @@ class Prober:
             why = f"{finding.kind} in kernel.cu:{finding.line}"
         buffers = {argument.name: given[argument.name] for argument in plan.arguments if argument.is_tensor}
         touches = {
-            argument.name: _touch(footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype])
+            argument.name: _touch(footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype], argument.lanes)
             for argument in plan.arguments
             if argument.is_tensor
         }
@@ -251,7 +251,7 @@ class Prober:
             width = DTYPE_BYTES[constant.dtype]
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         changed = {name: program.initial(name) for name in program.changed(memory)}
-        large = not result.completed and finding is None
+        large = result.over_limit or (not result.completed and finding is None)
         if not keep:
             return Run(touches, why, finding, changed=changed, too_large=large, instructions=result.warp_instructions)
         contents = {name: buffer.read() for name, buffer in buffers.items()}
@@ -315,14 +315,14 @@ def _scalar(dtype: str, value: float) -> Any:
     return np.dtype(kind).type(value)
 
 
-def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:
+def _touch(footprint: Footprint, buffer: simt.Buffer, width: int, lanes: int = 1) -> Touch:
     read, written, found = footprint.of(buffer, width)
     accessed = np.flatnonzero(read | written)
-    return Touch(_extent_of(read), _extent_of(written), int(np.count_nonzero(written)), bool(found.any()),
+    return Touch(_extent_of(read, lanes), _extent_of(written, lanes), int(np.count_nonzero(written)), bool(found.any()),
                  bool((found & written).any()), int(accessed[0]) if accessed.size else 0)  # fmt: skip
 
 
-def _extent_of(marks: Any) -> int:
-    """Return the index after the last mark."""
+def _extent_of(marks: Any, lanes: int) -> int:
+    """Return the index after the vector that contains the last mark."""
     places = np.flatnonzero(marks)
-    return int(places[-1]) + 1 if places.size else 0
+    return (int(places[-1]) // lanes + 1) * lanes if places.size else 0

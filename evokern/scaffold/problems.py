@@ -54,7 +54,7 @@ def _clean_level(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[
     Even if shapes explain every buffer with tails, a block with a tail may read unwritten shared memory.
     """
     for level in (each for each in LEVELS if each >= found.level):
-        problems = problems_at(plan.fields, level, len(plan.grid) < 2)[:1]
+        problems = problems_at(plan.fields, level, len(plan.grid) < 2, found.few)[: 2 if found.few else 1]
         if not all(obeys(plan, problem) for problem in problems):
             continue
         if prober.exhausted:
@@ -234,7 +234,8 @@ def study_problem(plan: Plan, tensors: Sequence[DraftTensor], literals: Mapping[
     """Return the study's problem: the numbers in the file, or else powers of two that fill a few megabytes."""
     axes = max((sum(1 for axis in tensor.shape if "p." in axis) for tensor in tensors), default=1)
     extent = 1 << max(5, (STUDY_ELEMENTS.bit_length() - 1) // max(1, axes))
-    return {field.name: literals.get(field.name, field.default or extent) for field in plan.fields}
+    most = {field.name: max([n for n in field.choices if isinstance(n, int)], default=extent) for field in plan.fields}
+    return {field.name: literals.get(field.name, field.default or most[field.name]) for field in plan.fields}
 
 
 def uses_indices(tensors: Sequence[DraftTensor]) -> bool:

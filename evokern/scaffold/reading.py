@@ -15,6 +15,7 @@ from evokern.cuda_source import (
     Parameter,
 )
 from evokern.cuda_source.host import Dim3, names_in, text_of, translated
+from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
 from evokern.errors import SourceError
@@ -34,6 +35,8 @@ DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
 REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
          "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
+_VECTOR = re.compile(r"(?:__)?(?:nv_)?(?:float|double|half|u?char|u?short|u?int|u?long(?:long)?|bfloat16)([234])")
+"""Vector type, with its number of elements."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     defaults = {**numbers, **{gene.name: gene.default for gene in (*genes, *instance.genes)}}
     options = Plan("", (*genes, *instance.genes), (), (), (), ()).defines(defaults, {})
     types = _types(function, instance, text, options)
-    names = {**_constant_names(source), **found.names, **instance.names}
+    names = {**found.names, **instance.names}
     dtypes = {p.name: ELEMENT_TYPES.get(types.get(p.base, p.base), "f32") for p in function.parameters if p.pointer}
     launch = None
     if found_launch:
@@ -115,8 +118,10 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     known = {**names, **(launch.named if launch else {}), **{one.name: f"p.{one.name}" for one in fields}}
     view = found_launch.view if found_launch else None
     commented, rows = commented_sizes(source, function, view, {word.lower(): text for word, text in known.items()})
-    stated = launch.stated if launch else {}
-    stated = {**stated, **commented, **{name: one for name, one in stated.items() if one.axes and one.sure}}
+    stated = dict(launch.stated) if launch else {}
+    for name, one in commented.items():
+        if not (other := stated.get(name)) or not other.axes or (one.sure and not other.sure):
+            stated[name] = one
     fields = (*fields, *rows)
     plan = Plan(
         entry=instance.entry,
@@ -125,7 +130,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         arguments=arguments,
         grid=launch.grid if launch else (),
         block=block,
-        shared=_shared(source, function, launch, block),
+        shared=_shared(text, launch, block),
         cluster=_cluster(function, names),
         macros=found.macros,
         constraints=launch.constraints if launch else (),
@@ -145,12 +150,6 @@ def _copied(launch: LaunchText | None) -> dict[str, str]:
     words = {(True, True): "both", (True, False): "in", (False, True): "out"}
     buffers = launch.buffers.items() if launch else ()
     return {name: words[b.copied_in, b.copied_out] for name, b in buffers if b.copied_in or b.copied_out}
-
-
-def _constant_names(source: CudaSource) -> dict[str, str]:
-    """Return a map of constants with a number to the number: macros, and integers of the file."""
-    names = {m.name: str(m.number) for m in source.macros if m.number is not None and not m.function_like}
-    return names | {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}
 
 
 def _words(parts: Iterable[object]) -> set[str]:
@@ -249,12 +248,11 @@ def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ..
     return tuple(made)
 
 
-def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | None, block: tuple[str, ...]) -> str:
-    """Return the launch's dynamic shared memory, or else 4 bytes per thread if the kernel has a dynamic array."""
+def _shared(text: str, launch: LaunchText | None, block: tuple[str, ...]) -> str:
+    """Return the launch's dynamic shared memory, or else 4 bytes per thread if device code has a dynamic array."""
     if launch and launch.shared and (launch.shared != "0" or launch.grid):
         return launch.shared
-    dynamic = any(array.dynamic and array.function == function.name for array in source.shared)
-    return " * ".join(["4", *block]) if dynamic else "0"
+    return " * ".join(["4", *block]) if dynamic_arrays(text) else "0"
 
 
 def _cluster(function: KernelFunction, names: Mapping[str, str]) -> tuple[str, ...]:
@@ -283,7 +281,9 @@ def _arguments(
             )
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
-            yield DraftArgument(name, dtype or "f32", None, "" if dtype else f"unknown element type {parameter.base}")
+            vector = _VECTOR.fullmatch(base)
+            why = "" if dtype else f"unknown element type {parameter.base}"
+            yield DraftArgument(name, dtype or "f32", None, why, int(vector[1]) if vector else 1)
         elif base in WHOLE:
             stated = launch.numbers.get(parameter.name) if launch else None
             yield DraftArgument(name, WHOLE[base], stated or f"p.{name.upper()}")

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 from evokern.analysis.verify import verify as _verify
 from evokern.analysis.verify.stages import Stage, fuzz_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.analysis.verify.verify import Proof, can_win, playoff_stage
+from evokern.analysis.verify.verify import Proof, can_win, gate_stage, playoff_stage
 from evokern.cli.app import app
+from evokern.declaration.as_data.golden import compared_with
 from evokern.declaration.genes import Config
 from evokern.device.contract import MeasuresRounds
+from evokern.device.default_outputs import SameAsDefault
 from evokern.hardware.profiles import chip
 from evokern.measurement.playoff import by_prediction, effects
 from evokern.store import open_readonly
@@ -200,3 +202,13 @@ def test_shapes_near_a_large_problem_are_near_a_smaller_one(own: str, near: str)
     stage = fuzz_stage(CandidateUnderTest(kernel, config, study, (kernel.problem(own),), chip("l4"), 1), 1.0, 1, 1)
     assert stage.state == "passed"
     assert near == stage.facts["near"][0]
+
+
+def test_without_a_known_result_nothing_is_called_correct() -> None:
+    """The gate names what it compared; the default candidate is then compared only with itself."""
+    passed = Evaluation(Outcome.MEASURED, time_us=1.0)
+
+    assert gate_stage(passed, "").detail == "correct on every input set"
+    for default, named in ((True, "itself"), (False, "the default candidate")):
+        detail = gate_stage(passed, compared_with(SameAsDefault(), default)).detail
+        assert "correct" not in detail and f"compared with {named} (no known result)" in detail

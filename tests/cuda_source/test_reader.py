@@ -11,6 +11,7 @@ from paths import DATA
 
 from evokern.cuda_source import CudaSource, device_only, read
 from evokern.cuda_source.host import names_in, text_of
+from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.errors import SourceError
 
 FILES = DATA / "cuda_files"
@@ -186,21 +187,12 @@ def test_launches_carry_the_values_of_their_variables() -> None:
     assert size.value == 1024  # if the program gets no argument
 
 
-def test_shared_memory_static_and_dynamic() -> None:
-    """Each shared array gives its type, bounds, function and whether its size comes with the launch."""
-    arrays = sample("cuda_sample.cu").shared
-
-    assert [(a.name, a.type, a.extents, a.dynamic, a.function) for a in arrays] == [
-        ("block", "float", ("BLOCK_DIM", "BLOCK_DIM + 1"), False, "transpose"),
-        ("sums", "word_t", ("",), True, "count_bits"),
-    ]
-
-
-def test_constants_at_namespace_scope() -> None:
-    """Fixed integers are listed with their expressions, several in one declaration too."""
-    constants = {c.name: c.expression for c in sample("nvcc_program.cu").constants}
-
-    assert constants == {"kMaxRows": "1 << 12", "kMaxCols": "4096"}
+def test_arrays_in_dynamic_shared_memory() -> None:
+    """Only arrays whose size comes with the launch count, in any order of the words."""
+    text = """__shared__ float tile[32][33];
+    extern __shared__ __align__(16) unsigned char bytes[];
+    __shared__ extern word_t sums [];"""
+    assert dynamic_arrays(text) == ["bytes", "sums"]
 
 
 def test_templates_namespaces_and_launch_bounds() -> None:

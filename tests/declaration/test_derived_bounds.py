@@ -11,6 +11,7 @@ import torch
 from paths import ROOT
 
 from evokern.declaration.bounds.derived import derived_bound, with_derived_bounds
+from evokern.declaration.bounds.propagation import ErrorPropagation
 from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Kernel, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
@@ -142,3 +143,12 @@ def test_a_study_may_judge_all_candidates_in_float32() -> None:
     attention = judged_in(load_kernel(ROOT / "kernels" / "attention_fp8"), "f32").workload.error["o"]
     assert not any(callable(getattr(attention, name)) for name in ("probabilities", "exponential", "scores", "merge"))
     assert attention.score_bits is None  # type: ignore[attr-defined]
+
+
+def test_a_reference_may_reshape_a_transposed_tensor() -> None:
+    """A copy in the order of the rows keeps that order, so that it has a view with other extents."""
+    x = torch.rand(3, 4, dtype=torch.float64)
+    with ErrorPropagation([x]) as mode:
+        y = x.T.reshape(2, 6) * 3
+        assert mode.of(y).size.shape == y.shape
+    assert torch.equal(y, x.T.contiguous().view(2, 6) * 3)

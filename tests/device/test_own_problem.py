@@ -228,8 +228,8 @@ def test_check_names_what_a_default_candidate_is_compared_with(tmp_path: Path) -
         kernel=kernel, small=[kernel.problem("100")], choice_variants=(), study_problems=[kernel.problem("300")],
     ))  # fmt: skip
     for results, words in (
-        (simulated_run(folder), "results were compared only with the default candidate (no known result)"),
-        (own_problem(folder), "blocks ran and have the results of the default candidate (no known result)"),
+        (simulated_run(folder), "without findings; compared with itself (no known result)"),
+        (own_problem(folder), "blocks ran with equal results; compared with itself (no known result)"),
     ):
         ((state, text),) = results
         assert (state, words in text, "correct" in text) == (True, True, False), text

@@ -417,3 +417,81 @@ def test_a_parameter_that_a_draft_cannot_pass_is_named(parameter: str, told: str
     (tmp_path / "k.cu").write_text(f"struct Info {{ float* data; int n; }};\n__global__ void k({parameter}) {{}}\n")
     with pytest.raises(SourceError, match=told):
         read_kernel(read(tmp_path / "k.cu"), None)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "fields", "condition"),
+    [
+        # The kernel takes the width from the grid, so that it is right only for a square.
+        (
+            """
+__global__ void turn(float* out, const float* in) {
+  int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y, width = gridDim.x * 16;
+  out[x * width + y] = in[y * width + x];
+}
+void start(float* out, const float* in, int nx, int ny) {
+  cudaMalloc(&out, nx * ny * sizeof(float));
+  turn<<<dim3(nx / 16, ny / 16), dim3(16, 16)>>>(out, in);
+}
+""",
+            {"in": ("input", ("p.NX", "p.NX")), "out": ("output", ("p.NX", "p.NX"))},
+            {"NX": ()},
+            "",
+        ),
+        # The channels are an extent of the block, so that runs can have only a few.
+        (
+            """
+__global__ void halve(unsigned char* out, const unsigned char* in, int width, int height) {
+  int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+  int at = (threadIdx.z * height + y) * width + x;
+  if (x < width && y < height) out[at] = in[at] / 2;
+}
+torch::Tensor start(torch::Tensor image) {
+  int channels = image.size(0), height = image.size(1), width = image.size(2);
+  auto out = torch::empty_like(image);
+  halve<<<dim3((width + 15) / 16, (height + 15) / 16), dim3(16, 16, channels)>>>(
+      out.data_ptr<unsigned char>(), image.data_ptr<unsigned char>(), width, height);
+  return out;
+}
+""",
+            dict.fromkeys(("in", "out"), ("p.CHANNELS", "p.HEIGHT", "p.WIDTH")),
+            {"WIDTH": (), "HEIGHT": (), "CHANNELS": ()},
+            "",
+        ),
+        # Each thread visits all bodies; one of four components is never written.
+        (
+            """
+#define TILE 64
+__global__ void pull(const float4* p, float4* v, int n) {
+  __shared__ float4 near[TILE];
+  int i = blockIdx.x * TILE + threadIdx.x;
+  if (i < n) {
+    float sum = 0;
+    for (int tile = 0; tile < gridDim.x; tile++) {
+      near[threadIdx.x] = p[tile * TILE + threadIdx.x];
+      __syncthreads();
+      for (int j = 0; j < TILE; j++) sum += near[j].x;
+      __syncthreads();
+    }
+    v[i].x += sum;
+  }
+}
+void start(const float4* p, float4* v, int n) { pull<<<(n + TILE - 1) / TILE, TILE>>>(p, v, n); }
+""",
+            {"p": ("input", ("p.N", "4")), "v": ("inout", ("p.N", "4"))},
+            {"N": ()},
+            "divides(c.TILE, p.N)",
+        ),
+    ],
+    ids=["square", "channels in the block", "all pairs"],
+)
+def test_runs_fit_what_the_kernel_can_do(
+    source: str, expected: dict[str, object], fields: dict[str, object], condition: str
+) -> None:
+    """Problems of runs are squares, have few threads per block, or are short, if nothing else shows the shapes."""
+    made = drafted(source)
+    found = shapes(made)
+    assert {name: found[name] if len(value) == 2 else found[name][1] for name, value in expected.items()} == expected  # type: ignore[arg-type]
+    assert {field.name: field.choices for field in made.plan.fields} == fields
+    assert [text for _, text, _ in made.plan.constraints if condition] == ([condition] if condition else [])
+    assert not made.launch_guess

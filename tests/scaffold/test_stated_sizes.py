@@ -161,6 +161,7 @@ void run(const float* weight, const int* idx, float* y, int num, int dim) {
         (("", "", "// input: weight (V, dim) float", ""), ("p.V", "p.DIM"), "NUM DIM V"),
         (("/*\n  Args:\n    w   : the table, FloatTensor[v, dim]\n*/", "", "", ""), ("p.V", "p.DIM"), "NUM DIM V"),
         (("", "  // [num * 2, dim / 2]", "", ""), ("p.NUM * 2", "p.DIM // 2"), "NUM DIM"),
+        (("", "  // [..., 2 * dim]", "", ""), ("p.NUM", "2 * p.DIM"), "NUM DIM"),
         (("", "", "", "// w (see below)"), None, "NUM DIM"),
         (("// gathers rows of w (device, float), one for each idx", "", "", ""), None, "NUM DIM"),
         (("", "", "", "// y = softmax(weight, dim)"), None, "NUM DIM"),

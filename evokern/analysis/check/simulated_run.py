@@ -122,9 +122,10 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     found = OwnProblemCheck(runs).at(config, problem, most=OWN_INSTRUCTIONS)
     if found.fault_evidence is not None:
         return False, f"{where}: {found.fault_evidence['message']}"
-    against = compared_with(kernel.workload.reference)
-    right = f"have the results of {against}" if against else "are correct"
-    ran = f"{found.blocks} of {found.of} blocks ran" + (f" and {right}" if found.judged else "")
+    ran = f"{found.blocks} of {found.of} blocks ran"
+    if found.judged:
+        against = compared_with(kernel.workload.reference, default=True)
+        ran += f" with equal results; compared with {against}" if against else " and are correct"
     covered = "every output is written" if found.covered else "could not confirm that every output is written"
     return True, f"{where}: {ran}; {covered}" + (
         f"; all blocks ran on the problem scaled down to {found.scaled}" if found.scaled else ""
@@ -160,10 +161,9 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
     verdict = checked(gate, runner, launches, tensors_of(kernel, config, problem))
     if not verdict.passed:
         return False, f"{where} is wrong: {verdict.evidence['message']}; suspect {suspect(verdict.evidence)}"
-    sets = f"{len(gate.settings.input_sets)} input sets"
-    if against := compared_with(kernel.workload.reference):
-        return True, f"{where} ran on {sets}, without findings; results were compared only with {against}"
-    return True, f"{where} is correct on {sets}, without findings"
+    sets = f"on {len(gate.settings.input_sets)} input sets, without findings"
+    against = compared_with(kernel.workload.reference, default=True)
+    return True, f"{where} ran {sets}; compared with {against}" if against else f"{where} is correct {sets}"
 
 
 def check_small_problems(folder: Folder) -> Results:

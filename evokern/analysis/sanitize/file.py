@@ -29,6 +29,7 @@ from evokern.compile.headers import header_report
 from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
+from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.reader.known_headers import toolkit_header
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
@@ -290,8 +291,8 @@ def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, laun
     if wanted.grid is None:
         why = f"one thread for each element of {largest.text}" if largest else "no output"
         remarks.append(f"--grid not given; using {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
-    dynamic = [array.name for array in source.shared if array.dynamic and array.function == entry.name]
-    if dynamic and not wanted.shared_bytes:
+    own = drop_unreferenced(inline_headers(source.device_text, source.headers), [entry.name])
+    if not wanted.shared_bytes and (dynamic := dynamic_arrays(own)):
         remarks.append(f"dynamic shared memory ({', '.join(dynamic)}) has a size of 0 bytes; set its size with --smem")
     threads = launch.blocks * launch.threads
     if threads > LONG_RUN:

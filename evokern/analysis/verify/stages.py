@@ -12,7 +12,6 @@ from typing import Any, Literal
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.declaration.as_data.golden import compared_with
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import (
     MAX_PROBLEMS,
@@ -132,7 +131,7 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     covered = all(one.covered for one in found)
     judged = all(one.judged for one in found)
     detail = f"{ran} of {total} blocks ran"
-    against = compared_with(candidate.kernel.workload.reference)
+    against = candidate.against
     right = " with equal results" if against else " with correct results"
     detail += right if judged else f"; {_compared_text(compared)}"
     detail += "; every output is written" if covered else "; could not confirm that every output is written"

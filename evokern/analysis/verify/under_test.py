@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evokern.declaration.as_data.golden import compared_with
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.hardware.profiles import Profile
@@ -26,3 +27,8 @@ class CandidateUnderTest:
     """The chip with the study's resource limits."""
     secret: int
     """The study's secret seed for the choice of blocks and inputs on the full-size problems."""
+
+    @property
+    def against(self) -> str:
+        """Origin of the values that its outputs are compared with, in words; empty if these are correct results."""
+        return compared_with(self.kernel.workload.reference, self.config == self.kernel.space.default())

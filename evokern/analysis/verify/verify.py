@@ -101,6 +101,8 @@ def verify(
     def stage(text: str) -> None:
         on_stage(text)
 
+    candidate = CandidateUnderTest(subject.kernel, subject.trial.config, subject.study, subject.problems, chip,
+                          subject.record.secret)  # fmt: skip
     stage(f"full correctness gate on {device.identity}")
     task = subject.task(strict=True)
     with running_device(device, task) as report:
@@ -108,7 +110,7 @@ def verify(
         names = [f"trial {trial.number}" for trial in (subject.trial, *others)]
         configs = [subject.trial.config, *(trial.config for trial in others)]
         evaluations = evaluate(device, configs)
-        stages = [gate_stage(evaluations[0])]
+        stages = [gate_stage(evaluations[0], candidate.against)]
         right = [n for n, one in enumerate(evaluations) if one.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)]
         played, players = None, [names[n] for n in right]
         baselines = [b.name for b in report.baselines if b.timings and not b.error]
@@ -121,8 +123,6 @@ def verify(
                 played = by_prediction([evaluations[n].time_us or 0.0 for n in right], rules)
         stages.append(playoff_stage(played, players, subject.trial.number))
     stage("sanitizer on every small problem")
-    candidate = CandidateUnderTest(subject.kernel, subject.trial.config, subject.study, subject.problems, chip,
-                          subject.record.secret)  # fmt: skip
     stages.insert(1, sanitizer_stage(candidate))
     if device.predicted:
         stage(f"{count_noun(len(subject.problems), 'problem')} at full size, running all or some blocks")
@@ -140,10 +140,13 @@ def can_win(champion: Trial, other: Trial) -> bool:
     return other.number != champion.number and (ours is None or theirs is None or theirs <= MAX_RIVAL_RATIO * ours)
 
 
-def gate_stage(evaluation: Evaluation) -> Stage:
-    """Return the result of the gate stage."""
+def gate_stage(evaluation: Evaluation, against: str) -> Stage:
+    """Return the result of the gate stage; `against` names what the outputs were compared with, if not correct ones."""
     if evaluation.outcome in (Outcome.MEASURED, Outcome.DUPLICATE):
-        return Stage("gate", "passed", "correct on every input set", {"gate": dict(evaluation.gate)})
+        detail = (
+            f"equal results on every input set; compared with {against}" if against else "correct on every input set"
+        )
+        return Stage("gate", "passed", detail, {"gate": dict(evaluation.gate)})
     detail = f"{evaluation.outcome.value}: {evaluation.reason}"
     return Stage("gate", "failed", detail, {"evidence": dict(evaluation.evidence)})
 

@@ -42,6 +42,9 @@ from evokern.cuda_source.host.values import (
     whole,
 )
 
+_BLOCKS = ("compound_statement", "ERROR", "else_clause", "labeled_statement", "try_statement", "translation_unit")
+_NUMBER_TYPE = re.compile(r"[\w: ]*(?:int|size|long|unsigned|bool|float|double|char|short)\w*[\w: ]*")
+
 
 class HostEvaluator(CallEvaluator):
     """HostEvaluator of one host function and of the functions that it calls."""
@@ -86,14 +89,7 @@ class HostEvaluator(CallEvaluator):
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
             return bool(handler(node, frame))
-        if kind in (
-            "compound_statement",
-            "ERROR",
-            "else_clause",
-            "labeled_statement",
-            "try_statement",
-            "translation_unit",
-        ):
+        if kind in _BLOCKS:
             return self._block(node, frame)
         if kind == "expression_statement":
             for child in tree.children(node):
@@ -213,15 +209,8 @@ class HostEvaluator(CallEvaluator):
             elements = as_expr(first) if given else None
             place = "allocation" if device else "host"
             return HostBuffer(name, place, tree.line(node), elements, dtype=self._type_text(inner, frame))
-        if len(given) == 1 and (
-            type_size(base) is not None
-            or base in ("auto", "unsigned", "int")
-            or not isinstance(given[0], Name | Arithmetic | int)
-        ):
-            return given[0]
-        if len(given) == 1 and re.fullmatch(
-            r"[\w: ]*(?:int|size|long|unsigned|bool|float|double|char|short)\w*(?:_t)?[\w: ]*", base
-        ):
+        plain = type_size(base) is not None or base == "auto" or _NUMBER_TYPE.fullmatch(base)
+        if len(given) == 1 and (plain or not isinstance(given[0], Name | Arithmetic | int)):
             return given[0]
         if TENSOR.search(kind):
             return given[0] if given else HostBuffer(name, "tensor", tree.line(node))

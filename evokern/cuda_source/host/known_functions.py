@@ -97,7 +97,13 @@ def tensor_call(name: str, written: str, given: Sequence[Value], node: Node) -> 
     dtype = TORCH_TYPES.get(kind[1], "") if kind else ""
     if name.endswith("_like") and like is not None:
         return replace_buffer(
-            like, name="", line=tree.line(node), zeroed=name == "zeros_like", dtype=dtype or like.dtype, labels={}
+            like,
+            name="",
+            line=tree.line(node),
+            zeroed=name == "zeros_like",
+            dtype=dtype or like.dtype,
+            labels={},
+            like=like.like or like.name,
         )
     if name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint") and given:
         shape = given[0]

@@ -10,6 +10,11 @@ from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.text import MacroText, Preprocessor
 from evokern.cuda_source.host.tree import Node
 
+_PARAMETERS = ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration")
+_TYPE_PARAMETERS = (
+    "type_parameter_declaration", "optional_type_parameter_declaration", "template_template_parameter_declaration",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ParameterNode:
@@ -119,14 +124,10 @@ def template_parameters(node: Node) -> tuple[ParameterNode, ...]:
     """Return the parameters of a template."""
     made = []
     for one in tree.children(node):
-        if one.type in (
-            "type_parameter_declaration",
-            "optional_type_parameter_declaration",
-            "template_template_parameter_declaration",
-        ):
+        if one.type in _TYPE_PARAMETERS:
             name = next((tree.text(c) for c in tree.children(one) if c.type == "type_identifier"), "")
             made.append(ParameterNode(name, "typename", tree.field(one, "default_type")))
-        elif one.type in ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration"):
+        elif one.type in _PARAMETERS:
             name = declared_name(tree.field(one, "declarator"))
             made.append(ParameterNode(name, tree.text(tree.field(one, "type")), tree.field(one, "default_value")))
     return tuple(made)
@@ -146,23 +147,14 @@ def function_parameters(node: Node | None) -> tuple[ParameterNode, ...]:
     """Return the parameters in a parameter list."""
     made = []
     for one in tree.children(node) if node is not None else ():
-        if one.type not in (
-            "parameter_declaration",
-            "optional_parameter_declaration",
-            "variadic_parameter_declaration",
-        ):
+        if one.type not in _PARAMETERS:
             continue
         declarator = tree.field(one, "declarator")
         marks = "".join(c for c in tree.text(declarator) if c in "*&[") if declarator is not None else ""
         head = tree.text(tree.field(one, "type"))
         const = any(c.type == "type_qualifier" and tree.text(c) == "const" for c in tree.children(one))
-        made.append(
-            ParameterNode(
-                declared_name(declarator),
-                f"{'const ' if const else ''}{head}{marks.replace('[', '*')}",
-                tree.field(one, "default_value"),
-            )
-        )
+        kind = f"{'const ' if const else ''}{head}{marks.replace('[', '*')}"
+        made.append(ParameterNode(declared_name(declarator), kind, tree.field(one, "default_value")))
     return tuple(made)
 
 

@@ -71,10 +71,13 @@ def expression(text: str) -> Expr | None:
     nodes = tree.expressions(text)
     if len(nodes) != 1 or nodes[0].has_error:
         return None
-    value = HostEvaluator(HostProgram(), FunctionNode("", (), (), nodes[0], "", 0, False, "", frozenset())).value(
-        nodes[0]
-    )
+    value = _evaluator(nodes[0]).value(nodes[0])
     return value if isinstance(value, int | float | Name | Arithmetic) else None
+
+
+def _evaluator(node: tree.Node) -> HostEvaluator:
+    """Return an evaluator without declarations."""
+    return HostEvaluator(HostProgram(), FunctionNode("", (), (), node, "", 0, False, "", frozenset()))
 
 
 def translated(
@@ -105,11 +108,5 @@ def translated(
 def template_arguments(text: str) -> tuple[Expr | TypeName, ...]:
     """Return template arguments that are written as text, such as `float, 128`."""
     found = [n for n in tree.walk(tree.parse(f"void f() {{ k<{text}>(0); }}")) if n.type == "template_argument_list"]
-    values = (
-        HostEvaluator(HostProgram(), FunctionNode("", (), (), found[0], "", 0, False, "", frozenset())).arguments(
-            found[0]
-        )
-        if found
-        else ()
-    )
+    values = _evaluator(found[0]).arguments(found[0]) if found else ()
     return tuple(v if isinstance(v, int | Name | Arithmetic | TypeName) else TypeName(text) for v in values)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from evokern.cuda_source.host.values import Dim3, Expr, Name, TypeName
+from evokern.cuda_source.host.values import Dim3, Expr, TypeName
 
 
 @dataclass(eq=False)
@@ -35,6 +35,8 @@ class HostBuffer:
     """Whether the file copies data from the buffer after the launch."""
     asked: set[int] = field(default_factory=set)
     """Axes of a tensor whose extents the file reads."""
+    like: str = ""
+    """Tensor whose extents it has, as `torch::empty_like` states it; empty if it has its own."""
     labels: dict[int, str] = field(default_factory=dict)
     """Axis of a tensor → the name of the variable to which the file assigns the extent."""
 
@@ -92,9 +94,3 @@ class HostLaunch:
     def own(self) -> bool:
         """Whether the expressions are in the names of the function that contains the launch."""
         return self.root == self.function
-
-    def names(self) -> tuple[Name, ...]:
-        """Return the names in grid, block and shared memory."""
-        from evokern.cuda_source.host.values import names_in
-
-        return tuple(dict.fromkeys(n for part in (self.grid, self.block, self.shared) for n in names_in(part)))

@@ -1,4 +1,4 @@
-"""Functions that find kernels, shared arrays, constants and host functions in one file."""
+"""Functions that find kernels and host functions in one file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.reader.host_code import HostCode
 from evokern.cuda_source.reader.records import (
-    Constant,
     HostFunction,
     KernelFunction,
     Parameter,
-    SharedArray,
     TemplateParameter,
 )
 from evokern.cuda_source.source_file import SourceFile
@@ -21,23 +19,8 @@ _QUALIFIERS = re.compile(
     r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct|register)\b|[*&]|\[\s*\]"
 )
 _QUALIFYING = frozenset(("const", "volatile", "__restrict__", "__restrict"))
-_INTEGER_TYPES = frozenset(
-    (
-        "int",
-        "unsigned",
-        "long",
-        "short",
-        "char",
-        "bool",
-        "size_t",
-        "int32_t",
-        "uint32_t",
-        "int64_t",
-        "uint64_t",
-        "auto",
-        "uint",
-    )
-)
+_INTEGER_TYPES = frozenset(("int", "unsigned", "long", "short", "char", "bool", "size_t", "int32_t", "uint32_t",
+                            "int64_t", "uint64_t", "auto", "uint"))  # fmt: skip
 
 
 def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
@@ -140,63 +123,9 @@ def _attribute(unit: SourceFile, leaf: CppDeclaration, name: str) -> tuple[str, 
     return ()
 
 
-def shared_arrays(unit: SourceFile) -> Iterator[SharedArray]:
-    """Yield all ``__shared__`` declarations, including those inside functions."""
-    tokens = unit.stream.tokens
-    for index, token in enumerate(tokens):
-        if token.text != "__shared__":
-            continue
-        first = index
-        while first > 0 and tokens[first - 1].text in ("extern", "static", "volatile", "const"):
-            first -= 1
-        last = index
-        while last + 1 < len(tokens) and tokens[last + 1].text not in (";", "}", "="):
-            last += 1
-            if tokens[last].text in ("(", "[", "{"):
-                last = unit.stream.partner[last]
-        owner = next(
-            (leaf for leaf in unit.leaves if leaf.first <= index <= leaf.last and leaf.kind != "variable"), None
-        )
-        dynamic = any(tokens[i].text == "extern" for i in range(first, index))
-        specifiers = ""
-        for begin, end in unit.stream.split_commas(index + 1, last):
-            bounds = [i for i in range(begin, end + 1) if tokens[i].text == "["]
-            stop = bounds[0] if bounds else end + 1
-            name_at = next((i for i in reversed(range(begin, stop)) if tokens[i].kind == "word"), begin)
-            specifiers = specifiers or _element_type(unit, index + 1, name_at - 1)
-            yield SharedArray(
-                name=tokens[name_at].text,
-                type=specifiers,
-                extents=tuple(unit.stream.source(b + 1, unit.stream.partner[b] - 1) for b in bounds),
-                dynamic=dynamic,
-                function=owner.names[0] if owner and owner.names else "",
-                line=unit.line(index),
-                file=unit.name,
-            )
-
-
-def _element_type(unit: SourceFile, first: int, last: int) -> str:
-    """Return a type without alignment and qualifiers."""
-    written = re.sub(r"(__align__|alignas|__attribute__)\s*\(+[^)]*\)+", " ", unit.stream.source(first, last))
-    return " ".join(re.sub(r"\b(volatile|const|extern|static)\b", " ", written).split())
-
-
-def constants(unit: SourceFile) -> Iterator[Constant]:
-    """Yield the integer constants at file and namespace scope."""
-    tokens = unit.stream.tokens
-    for leaf in unit.leaves:
-        if leaf.kind != "variable" or leaf.template:
-            continue
-        head = {tokens[i].text for i in leaf.head}
-        if not head & {"constexpr", "const"} or not head & _INTEGER_TYPES or "*" in head or "[" in head:
-            continue
-        last = leaf.last - 1 if tokens[leaf.last].text == ";" else leaf.last
-        for first, end in unit.stream.split_commas(leaf.first, last):
-            equals = next((i for i in range(first, end + 1) if tokens[i].text == "="), None)
-            if equals is not None and equals < end and tokens[equals - 1].kind == "word":
-                yield Constant(
-                    tokens[equals - 1].text, unit.stream.source(equals + 1, end), unit.line(equals - 1), unit.name
-                )
+def dynamic_arrays(text: str) -> list[str]:
+    """Return the names of the arrays in dynamic shared memory that device code declares."""
+    return re.findall(r"\b(?:extern\b[^;{}]*\b__shared__|__shared__\b[^;{}]*\bextern)\b[^;{}]*?(\w+)\s*\[", text)
 
 
 def host_functions(unit: SourceFile, host_code: HostCode) -> Iterator[HostFunction]:

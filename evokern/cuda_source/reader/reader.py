@@ -16,13 +16,11 @@ from evokern.cuda_source.reader import finders, known_headers, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import (
-    Constant,
     EntryPoint,
     HostFunction,
     Include,
     KernelFunction,
     Macro,
-    SharedArray,
 )
 from evokern.cuda_source.source_file import SourceFile
 from evokern.errors import SourceError
@@ -48,10 +46,6 @@ class CudaSource:
     """The ``__global__`` functions; functions in headers come last."""
     macros: tuple[Macro, ...]
     """Macros of the program; macros in headers come last."""
-    constants: tuple[Constant, ...]
-    """Integer constants at file and namespace scope."""
-    shared: tuple[SharedArray, ...]
-    """The ``__shared__`` declarations."""
     host_functions: tuple[HostFunction, ...]
     """Host functions removed from the main file."""
     includes: tuple[Include, ...]
@@ -139,8 +133,6 @@ def read(
         headers={name: content for name, content in device.items() if name},
         entries=tuple(entry for unit in units.values() for entry in finders.entries(unit, host_code)),
         macros=tuple(_unique(macro for unit in device_units for macro in macros.macros(unit, defined | named))),
-        constants=tuple(constant for unit in units.values() for constant in finders.constants(unit)),
-        shared=tuple(array for unit in units.values() for array in finders.shared_arrays(unit)),
         host_functions=tuple(finders.host_functions(units[""], host_code)),
         includes=found,
         texts={name: unit.text for name, unit in units.items()},

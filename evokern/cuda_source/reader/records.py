@@ -113,40 +113,6 @@ class Macro:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """A ``constexpr`` or ``const`` integer at file or namespace scope."""
-
-    name: str
-    """Name of the constant."""
-    expression: str
-    """Initialiser as written."""
-    line: int
-    """Line of the definition."""
-    file: str = ""
-    """Header that contains the constant, as written in ``#include``; empty for the main file."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedArray:
-    """A ``__shared__`` declaration."""
-
-    name: str
-    """Name of the variable."""
-    type: str
-    """Element type of the array."""
-    extents: tuple[str, ...]
-    """Array bounds as written, outermost first; empty for a scalar, one empty string for a dynamic array."""
-    dynamic: bool
-    """Whether the size is set at launch (``extern __shared__``)."""
-    function: str
-    """Function that contains the declaration; empty at file scope."""
-    line: int
-    """Line of the declaration."""
-    file: str = ""
-    """Header that contains the declaration, as written in ``#include``; empty for the main file."""
-
-
-@dataclass(frozen=True, slots=True)
 class HostFunction:
     """A host function, which is removed for the device compiler."""
 

@@ -50,9 +50,15 @@ class Compared:
         return self.run(problem, inputs)
 
 
-def compared_with(reference: object) -> str:
-    """Return what candidates are compared with, in words; empty for a function that returns correct results."""
-    return str(getattr(reference, "compared_with", ""))
+def compared_with(reference: object, default: bool = False) -> str:
+    """Return what a candidate is compared with, in words; empty for a function that returns correct results.
+
+    Args:
+        reference: the kernel's reference.
+        default: whether the candidate is the default candidate.
+    """
+    text = str(getattr(reference, "compared_with", ""))
+    return text.replace("the default candidate", "itself") if default else text
 
 
 @dataclass(frozen=True)

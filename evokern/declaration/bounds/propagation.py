@@ -279,7 +279,6 @@ class ErrorPropagation(TorchDispatchMode):
     def _moved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rounded:
         """Return moved elements."""
         given = [self.of(one) for one in _tensors((args, kwargs))]
-        kwargs = {key: value for key, value in kwargs.items() if key != "memory_format"}
         value = func(*args, **kwargs)
         if value.is_floating_point() and any(not one.exact and not one.value.is_floating_point() for one in given):
             given = [self.given(one.value) for one in given]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
 from math import lcm
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 from evokern.declaration.header.text import NAMESPACE
 from evokern.errors import EvokernError
 from evokern.scaffold.genes.stated_rules import holds, with_rules
-from evokern.scaffold.genes.tunables import GUESSED
 from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run
@@ -66,38 +64,7 @@ class _Confirmation:
                 else:
                     gene = replace(gene, values=tuple(value for value in gene.values if value not in wrong))
             genes.append(gene)
-        joined, constraints = self._joined(fixed)
-        lost = tuple(gene for gene in fixed if all(gene.name != one.name for one in joined))
-        order = [gene.name for gene in self.plan.genes]
-        kept = tuple(sorted((*genes, *joined), key=lambda gene: order.index(gene.name)))
-        plan = replace(self.plan, genes=kept, constraints=(*self.plan.constraints, *constraints))
-        return _without(plan, lost), lost
-
-    def _joined(self, fixed: Sequence[DraftGene]) -> tuple[list[DraftGene], list[tuple[str, str, str]]]:
-        """Return genes that can only change together, and the constraints on their ratios."""
-        made: list[DraftGene] = []
-        constraints = []
-        for one, other in permutations(fixed, 2):
-            first, second = one.default, other.default
-            taken = {one.name, other.name} & {gene.name for gene in made}
-            if not isinstance(first, int) or not isinstance(second, int) or taken:
-                continue
-            if second < 2 or first % second or (first == second and fixed.index(one) > fixed.index(other)):
-                continue
-            pairs = [(2 * first, 2 * second), (first // 2, second // 2)]
-            right = [p for p in pairs if not self._fault({one.name: p[0], other.name: p[1]})]
-            if not right:
-                continue
-            pairs = sorted([*right, (first, second)])
-            made += [
-                replace(gene, values=tuple(values), why=GUESSED)
-                for gene, values in zip((one, other), zip(*pairs, strict=True), strict=True)
-            ]
-            ratio = f" * {first // second}" if first > second else ""
-            condition = f"c.{one.name} == c.{other.name}{ratio}"
-            label = f"{one.name.lower()}_{other.name.lower()}"
-            constraints.append((label, condition, "runs fail if only one of them changes"))
-        return made, constraints
+        return _without(replace(self.plan, genes=tuple(genes)), fixed), tuple(fixed)
 
     def _fault(self, changes: Mapping[str, int | str]) -> str:
         """Return what is wrong with values of genes while the others have their defaults; empty if nothing is."""
@@ -147,31 +114,18 @@ def without_constants(source: str, fixed: Sequence[DraftGene]) -> str:
 
 def _without(plan: Plan, fixed: Sequence[DraftGene]) -> Plan:
     """Return a plan whose expressions contain the numbers of genes that are fixed."""
-
-    def filled(text: str) -> str:
-        return _filled(text, fixed)
-
     if not fixed:
         return plan
-    constraints = tuple((name, filled(text), why) for name, text, why in plan.constraints)
-    fewer = replace(
-        plan,
-        entry=filled(plan.entry),
-        arguments=tuple(replace(a, expression=a.expression and filled(a.expression)) for a in plan.arguments),
-        grid=tuple(map(filled, plan.grid)),
-        block=tuple(map(filled, plan.block)),
-        shared=filled(plan.shared),
-        cluster=tuple(map(filled, plan.cluster)),
-        macros={name: filled(text) for name, text in plan.macros.items()},
-        constraints=tuple(one for one in constraints if "c." in one[1]),
-    )
-    return with_rules(fewer, [text for _, text, _ in constraints if "c." not in text], "")
+    filled = plan.rewritten(lambda text: _filled(text, fixed))
+    fewer = replace(filled, constraints=tuple(one for one in filled.constraints if "c." in one[1]))
+    return with_rules(fewer, [text for _, text, _ in filled.constraints if "c." not in text], "")
 
 
 def _agree(one: Run, other: Run, tensors: Sequence[DraftTensor]) -> bool:
     """Return whether two runs leave the same results."""
     for tensor in tensors:
-        if tensor.role in ("output", "inout"):
+        per_gene = any("c." in axis for axis in tensor.shape)  # such as one element per block
+        if tensor.role in ("output", "inout") and not per_gene:
             texts = [(run.contents or {}).get(tensor.name) for run in (one, other)]
             if texts[0] is None or texts[1] is None or len(texts[0]) != len(texts[1]):
                 return False

@@ -163,10 +163,11 @@ def _axes_of(buffer: HostBuffer) -> Sequence[Expr]:
     """Return the extents of a tensor that the file checks or reads; empty if an axis is unknown."""
     if buffer.shape is not None:
         return buffer.shape
+    name = buffer.like or buffer.name
     if buffer.asked == {-1}:
-        return (Name(f"{buffer.name}.rows", "extent"), Name(f"{buffer.name}.size(-1)", "extent"))
+        return (Name(f"{name}.rows", "extent"), Name(f"{name}.size(-1)", "extent"))
     last = max(buffer.asked) if buffer.asked and min(buffer.asked) >= 0 else -1
-    return [Name(f"{buffer.name}.size({axis})", "extent") for axis in range(last + 1)]
+    return [Name(f"{name}.size({axis})", "extent") for axis in range(last + 1)]
 
 
 def _stated(view: HostLaunch) -> int:
@@ -229,6 +230,7 @@ class LaunchReader:
         self._function = function
         self._mapping: dict[Name, str] = {}
         self._genes: dict[str, int | None] = {}
+        self._cuts: list[tuple[int, Name]] = []
         self._fields: dict[str, int | None] = {}
         self._whole = [
             (p, a) for p, a in zip(function.parameters, self._view.arguments, strict=True)
@@ -423,14 +425,7 @@ class LaunchReader:
     def _with_gene(self, view: HostLaunch, value: int, text: str, warps: bool) -> HostLaunch:
         """Return a launch with a gene for a number: in the block, and where the grid is divided by it."""
         mark = self._mark(text)
-
-        def divided(part: Expr) -> Expr:
-            if not isinstance(part, Arithmetic):
-                return part
-            operands = tuple(map(divided, part.operands))
-            if part.operator in ("ceil_div", "/"):
-                operands = (operands[0], _with_factor(operands[1], value, mark))
-            return operation(part.operator, *operands)
+        self._cuts.append((value, mark))
 
         def in_block(part: Expr) -> Expr:
             if warps and isinstance(part, int) and part == 32 * value:
@@ -438,7 +433,7 @@ class LaunchReader:
             return mark if isinstance(part, int) and part == value else part
 
         block, grid = view.block, view.grid
-        return replace(view, grid=Dim3(divided(grid.x), divided(grid.y), divided(grid.z)),
+        return replace(view, grid=Dim3(*(_divided(one, value, mark) for one in (grid.x, grid.y, grid.z))),
                        block=Dim3(in_block(block.x), in_block(block.y), in_block(block.z)))  # fmt: skip
 
     def _extents(self, extents: Dim3) -> tuple[str, ...]:
@@ -490,7 +485,7 @@ class LaunchReader:
             if not isinstance(argument, Pointer) or parameter.name not in dtypes or argument.offset != 0:
                 continue
             buffer = argument.buffer
-            total = self._mapping.get(Name(f"{buffer.name}.numel()", "extent"))
+            total = self._mapping.get(Name(f"{buffer.like or buffer.name}.numel()", "extent"))
             if buffer.shape is None and total:
                 found[parameter.name] = StatedSize((total,), f"the tensor {buffer.name}")
                 continue
@@ -513,7 +508,10 @@ class LaunchReader:
 
     def _stated(self, extents: Iterable[Expr], equal: Mapping[Name, Expr], where: str, sure: bool = True) -> StatedSize:
         """Return a size in the draft's terms; without axes if one of them is unknown."""
-        axes = [self._axis(substituted(one, equal.get)) for one in extents]
+        parts = [substituted(one, equal.get) for one in extents]
+        for value, mark in self._cuts:
+            parts = [_divided(one, value, mark) for one in parts]
+        axes = list(map(self._axis, parts))
         known = tuple(axis for axis in axes if axis is not None)
         return StatedSize(known if len(known) == len(axes) else (), where, sure)
 
@@ -547,6 +545,16 @@ def _divisors(grid: Dim3) -> Iterator[Name]:
             waiting += one.operands
             if one.operator in ("ceil_div", "/"):
                 yield from names_in(one.operands[1])
+
+
+def _divided(part: Expr, value: int, mark: Name) -> Expr:
+    """Return an expression in which divisors with a number as factor have a name instead."""
+    if not isinstance(part, Arithmetic):
+        return part
+    operands = tuple(_divided(one, value, mark) for one in part.operands)
+    if part.operator in ("ceil_div", "/"):
+        operands = (operands[0], _with_factor(operands[1], value, mark))
+    return operation(part.operator, *operands)
 
 
 def _with_factor(value: Expr, factor: int, mark: Name) -> Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from evokern.cuda_source import CudaSource, KernelFunction
 from evokern.cuda_source.host import HostLaunch, Pointer
@@ -50,16 +50,24 @@ def commented_sizes(
             if _COMMENT.search(line) is None and pattern is not beside:
                 continue
             for match in re.finditer(pattern, line):
-                axes = tuple(_axis(part, names) for part in re.split(r"\s*(?:,|\bx\b)\s*", match[2].strip()))
+                parts = re.split(r"\s*(?:,|\bx\b)\s*", match[2].strip())
+                last = [_axis(part, names) for part in parts if part != "..."]
+                rest = _others(last, names) if parts[0] == "..." and len(parts) > 1 else []
+                axes = (*rest, *last)
                 known = sum(1 for axis in axes if re.search(r"[cp]\.[A-Z]", axis) and "?" not in axis)
                 if "" in axes or (known < len(axes) and (known == 0 or len(axes) < 2)):
                     continue
                 made = tuple(axis.replace("?", "") for axis in axes)
-                found.setdefault(wanted[match[1]], StatedSize(made, f"the comment on line {at}"))
+                found.setdefault(wanted[match[1]], StatedSize(made, f"the comment on line {at}", sure=not rest))
     taken = set(names.values())
     words = dict.fromkeys(w for one in found.values() for axis in one.axes for w in re.findall(r"p\.\w+", axis))
     why = "only a comment names it"
     return found, tuple(DraftField(word[2:], why=why, indexed=True) for word in words if word not in taken)
+
+
+def _others(axes: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Return the fields that no axis contains, which `...` stands for."""
+    return [one for one in dict.fromkeys(names.values()) if re.fullmatch(r"p\.\w+", one) and one not in " ".join(axes)]
 
 
 def _axis(text: str, names: Mapping[str, str]) -> str:
