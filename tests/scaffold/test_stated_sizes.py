@@ -183,6 +183,24 @@ def test_a_stated_axis_limits_the_integers_that_index_it() -> None:
     ]  # fmt: skip
 
 
+def test_integers_of_the_last_axis_are_not_limited_by_the_others() -> None:
+    """The runs show which of several axes the integers index."""
+    made = drafted(
+        """
+__global__ void pick(float* y, const float* probs, const int* targets, int B, int T, int V) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < B * T) y[i] = probs[i * V + targets[i]];  // probs: (B, T, V)
+}
+void run(float* y, int* targets, int B, int T, int V) {
+  float* probs;
+  cudaMalloc(&probs, B * T * V * sizeof(float));
+  pick<<<(B * T + 127) / 128, 128>>>(y, probs, targets, B, T, V);
+}
+"""
+    )
+    assert [one.extra for one in made.tensors if one.name == "targets"] == ["high=p.V - 1"]
+
+
 def test_sanitize_reports_each_buffer_of_a_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding of `init` is one for `sanitize` too, with one entry per buffer."""
     monkeypatch.chdir(tmp_path)
