@@ -95,7 +95,7 @@ class Reader(ReadFile):
             self.proofs(study, "verify"),
             self.proofs(study, "undone"),
             interrupted=latest == ["interrupted"],
-            options=(*reference_option(self.source(study.kernel_digest, shown=True)), *db_option(self.path)),
+            options=lambda: (*reference_option(self.source(study.kernel_digest, shown=True)), *db_option(self.path)),
         )
         if study.settings.get("gate", {}).get("inputs") == "normal":
             found = replace(found, reason=f"{found.reason}; only normal inputs were checked")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ def verification(
     undone: Sequence[ProofRecord],
     *,
     interrupted: bool,
-    options: Sequence[str],
+    options: Callable[[], Sequence[str]],
 ) -> Verification:
     """Return the verification state of a trial.
 
@@ -70,7 +70,7 @@ def verification(
         proofs: results of `verify` for the study, oldest first.
         undone: verifications that ended without a result, oldest first.
         interrupted: whether the user stopped the study's latest session.
-        options: those of the command in the message, which name the database and the reference.
+        options: returns those of the command in a message, which name the database and the reference.
     """
     # On a GPU the gate runs every block of the full-size problems; a simulated device reports how many it ran.
     share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
@@ -82,7 +82,7 @@ def verification(
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
         never = "the search was stopped before verification" if interrupted else "the search ended without verification"
         why = whys[-1] if whys else never
-        line = command("verify", study.name, "--trial", trial.number, *options)
+        line = command("verify", study.name, "--trial", trial.number, *options())
         return Verification(None, f"{why}; run `{line}`", share, scaled)
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
@@ -91,7 +91,7 @@ def verification(
     own = stages.get(OWN_PROBLEM)
     shapes = study.problems_in_words()
     if study.predicted and own is None:
-        reason = f"the last verification did not run {shapes}; run `{command('verify', study.name, *options)}`"
+        reason = f"the last verification did not run {shapes}; run `{command('verify', study.name, *options())}`"
         return Verification(None, reason, share, scaled)
     if own is not None:
         share = own.get("share", share)

@@ -164,7 +164,7 @@ def test_a_trial_with_such_a_loop_is_not_verified() -> None:
     def state(**facts: object) -> str:
         stages = {"sanitizer": {**sanitizer, **facts}, OWN_PROBLEM: own}
         proof = ProofRecord("verify", 3, "", {"stages": stages})
-        found = verification(study, cast(Any, trial), [proof], [], interrupted=False, options=("--db", "a.db"))
+        found = verification(study, cast(Any, trial), [proof], [], interrupted=False, options=lambda: ("--db", "a.db"))
         return verification_text(found.as_dict())
 
     assert state(open_loops=[]).startswith("verified: at ROWS=64")
