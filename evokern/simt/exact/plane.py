@@ -65,9 +65,7 @@ class ShadowPlane:
     def units(self, key: Key) -> Array | None:
         """Return the words of a row, one per unit and lane; None if it is raw."""
         words = self.rows.get(key)
-        if words is not None and words.shape[0] < UNITS[key[0]]:
-            words = np.concatenate([words, upper(words)])
-        return words
+        return None if words is None else _whole(key, words)
 
     def put(self, key: Key, words: Array | None, mask: Array | None) -> None:
         """Replace the words of a row where the mask is set; arrays in `rows` are never changed in place."""
@@ -86,16 +84,8 @@ class ShadowPlane:
             self.rows[key] = np.where(mask, words, RAW)
             return
         if old.shape[0] != words.shape[0]:
-            self.rows[key] = words
-            words, old = self.units(key), self._expanded(key, old)
-        self.rows[key] = np.where(mask, words, old)  # type: ignore[arg-type]
-
-    def _expanded(self, key: Key, words: Array) -> Array:
-        kept, self.rows[key] = self.rows[key], words
-        found = self.units(key)
-        self.rows[key] = kept
-        assert found is not None
-        return found
+            words, old = _whole(key, words), _whole(key, old)
+        self.rows[key] = np.where(mask, words, old)
 
 
 class Site:
@@ -266,6 +256,11 @@ class Site:
         """Return the units of a register operand."""
         key = self.key(operand)
         return 0 if key is None else UNITS[key[0]]
+
+
+def _whole(key: Key, words: Array) -> Array:
+    """Return the words of all units of a row, which may have a single word for a whole float."""
+    return np.concatenate([words, upper(words)]) if words.shape[0] < UNITS[key[0]] else words
 
 
 def immediate(operand: Operand) -> int | None:
