@@ -48,3 +48,10 @@ def test_without_preparation_the_inputs_are_the_workloads_own() -> None:
     """Most baselines take what the kernel takes."""
     inputs = {"x": torch.ones(2)}
     assert Baseline("same", lambda p, t: t).given(Problem({"N": 2}), inputs) is inputs
+
+
+def test_a_view_of_an_input_is_copied_when_timed() -> None:
+    """A transpose that moves no data would take no time, but the kernel that it is compared with writes its output."""
+    baseline, x = Baseline("transpose", lambda problem, inputs: {"y": inputs["x"].t()}), torch.ones(2, 3)
+    made = baseline_call(baseline, Problem({"N": 2}), {"x": x, "y": torch.empty(3, 2)})()["y"]
+    assert made.is_contiguous() and made.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()

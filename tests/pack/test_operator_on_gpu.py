@@ -29,13 +29,13 @@ def test_a_searched_kernel_becomes_an_operator(kernel: str, tmp_path: Path, monk
     if _ran(*export, f"my_{kernel}") != 0:  # the budget may end before the champion is verified
         assert _ran("verify", "study", "--db", "study.db", "--fuzz", "5s") == 0
         assert _ran(*export, f"my_{kernel}") == 0
-    install(Path(f"my_{kernel}"), tmp_path / "fast")
+    install(tmp_path / f"my_{kernel}", tmp_path / "fast")
     shown = run_python(tmp_path / "fast", "-m", f"my_{kernel}.selftest", "--times")
     print(shown)
     assert "all checks passed" in shown
     monkeypatch.setattr("evokern.pack.library.host_compiler", lambda: None)
     assert _ran(*export, f"slow_{kernel}") == 0
-    install(Path(f"slow_{kernel}"), tmp_path / "slow")
+    install(tmp_path / f"slow_{kernel}", tmp_path / "slow")
     shown = run_python(tmp_path / "slow", "-m", f"slow_{kernel}.selftest", "--times")
     print(shown)
     assert "all checks passed" in shown

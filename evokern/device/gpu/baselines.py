@@ -45,13 +45,19 @@ def baseline_call(
 ) -> Callable[[], Mapping[str, torch.Tensor]]:
     """Return a function that runs one call, can be captured in a graph, and returns the outputs of the call.
 
-    Prepared inputs live as long as the graph. So does the memory of the outputs, which the next call reuses.
+    Prepared inputs live as long as the graph. So does the memory of the outputs, which the next call reuses. An output
+    that is a view of an input is copied, because a candidate writes its outputs to memory.
     """
     with torch.no_grad():
         inputs = baseline.given(problem, arguments)
+    given = {one.untyped_storage().data_ptr() for one in inputs.values()}
+
+    def copied(value: torch.Tensor) -> torch.Tensor:
+        is_view = value.untyped_storage().data_ptr() in given
+        return value.clone(memory_format=torch.contiguous_format) if is_view else value
 
     def call() -> Mapping[str, torch.Tensor]:
         with torch.no_grad():
-            return baseline.run(problem, inputs)
+            return {name: copied(value) for name, value in baseline.run(problem, inputs).items()}
 
     return call
