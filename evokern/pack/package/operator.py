@@ -272,7 +272,7 @@ class Operator:
 
     def _baseline(self, inputs: Sequence[torch.Tensor], shape: Any, number: int, reason: str) -> list[torch.Tensor]:
         """Run a baseline and count the call."""
-        # Attention of cuDNN in torch 2.11 returns wrong values, without an error, for addresses that it does not expect.
+        # torch 2.11 returns wrong attention, without an error, for addresses that its backend does not expect.
         aligned = [one.clone() if one.data_ptr() % ALIGNMENT else one for one in inputs]
         try:
             made = self._run(number, aligned, shape)
