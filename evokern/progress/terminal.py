@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from evokern.progress.rows import best_text
+from evokern.progress.rows import baseline_text, best_text
 
 if TYPE_CHECKING:
     from evokern.search import Progress
@@ -29,12 +29,12 @@ class TextLines:
         self._noted = 0
 
     def __call__(self, progress: Progress) -> None:
-        """Print one event, unless a line was printed in the last 10 s."""
+        """Print one event, unless a line was printed in the last 10 s; always print the start and the end."""
         now = time.monotonic()
         for note in progress.notes[self._noted :]:
             print(f"evokern: note: {note}", file=sys.stderr, flush=True)
         self._noted = max(self._noted, len(progress.notes))
-        if progress.event == "end" or now - self._last_s >= INTERVAL_S:
+        if progress.event in ("start", "end") or now - self._last_s >= INTERVAL_S:
             self._last_s = now
             print(f"evokern: {progress.study}: {_shown(progress)}", file=sys.stderr, flush=True)
 
@@ -81,6 +81,8 @@ def share_of(progress: Progress) -> float | None:
 
 
 def _shown(progress: Progress) -> str:
+    if progress.event == "start" and (progress.baseline or progress.rejected_baselines):
+        return f"{'baseline ' if progress.baseline else ''}{baseline_text(progress)}"
     return progress.step.text if progress.event == "opening" and progress.step else _text(progress)
 
 

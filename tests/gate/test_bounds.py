@@ -16,6 +16,7 @@ from paths import ROOT
 from evokern import Attention, Elementwise, LayerNorm, Mean, RmsNorm, Softmax, Sum, SumOfProducts
 from evokern.analysis.check.bounds_check import bound_results
 from evokern.declaration.bounds import ErrorBound, sum_factor
+from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Baseline, Kernel, Problem, Slice, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
@@ -283,6 +284,36 @@ def test_a_baseline_may_have_a_wider_bound_than_candidates() -> None:
     for judged_as, passes in ((None, False), (baseline, True), (None, False)):
         tensors = kernel.workload.buffers(at, config, judged_as)
         assert gate.check(Fake(run), [], tensors).passed is passes
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, b: torch.nn.functional.gelu(x + b),
+        lambda x, b: torch.nn.functional.silu(x) * b,
+        lambda x, b: ((x + b) * 0.5 + x).exp() - b,
+    ],
+)
+def test_eager_torch_in_16_bits_is_a_baseline_of_a_derived_bound(function: Callable[..., torch.Tensor]) -> None:
+    """torch rounds the result of each operation; a candidate that does so is wrong, and so is a wrong baseline."""
+
+    def tensors(p: object, c: object) -> dict[str, Tensor]:
+        return {"a": Tensor("f16", (32, 64)), "b": Tensor("f16", (64,)), "y": Tensor("f16", (32, 64), "output")}
+
+    def eager(p: Problem, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"y": function(t["a"], t["b"])}
+
+    workload = Workload(tensors, eager, flops=lambda p: 1, bytes=lambda p: 1, baselines=(Baseline("eager", eager),),
+                        small_problems=("8,8,8",))  # fmt: skip
+    kernel = with_derived_bounds(replace(MATMUL, workload=workload))
+    at, config, (baseline,) = kernel.problem("8,8,8"), kernel.space.default(), kernel.workload.baselines
+    gate = Gate(kernel, at, replace(SETTINGS, runs=1), CPU)
+
+    def passes(judged_as: Baseline | None, fault: float = 0.0) -> bool:
+        run = Fake(lambda t, n: t["y"].copy_(eager(at, t)["y"] * (1 + fault)))
+        return gate.check(run, [], kernel.workload.buffers(at, config, judged_as)).passed
+
+    assert passes(baseline) and not passes(None) and not passes(baseline, 0.05)
 
 
 @pytest.mark.parametrize(("bound", "other"), [(RmsNorm(8), "declares SumOfProducts"), (None, "error['c'] is None")])

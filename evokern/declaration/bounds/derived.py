@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from evokern.declaration.bounds import (
     SumOfProducts,
 )
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Tensor, Tolerance
+from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Baseline, Kernel, Tensor, Tolerance
 from evokern.declaration.problem import Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 
@@ -74,10 +74,12 @@ class PropagatedBound(ErrorBound):
     formula: Callable[[Problem], tuple[int, float, int]]
     """Function that returns the largest number of roundings; and the number of terms and the degree of a polynomial,
     with 0 terms for other references."""
+    coarser: float = 1.0
+    """Unit roundoff of a baseline's arithmetic divided by that of `arithmetic`; errors grow in proportion."""
 
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the number of roundings, by which the magnitude is divided."""
-        return (float(self.formula(problem)[0]),)
+        return (self.coarser * self.formula(problem)[0],)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -139,7 +141,21 @@ def with_derived_bounds(kernel: Kernel, *, tried: bool = True) -> Kernel:
                 f"add error={{{name!r}: ...}} to the workload (docs/proof.md)"
             ) from reason
     given = {name: one for name, one in tolerance.items() if name not in error}
-    return replace(kernel, workload=replace(kernel.workload, error=error, tolerance=given))
+    baselines = _with_own_rounding(kernel.workload.baselines, error, {tensor.dtype for tensor in tensors.values()})
+    return replace(kernel, workload=replace(kernel.workload, error=error, tolerance=given, baselines=baselines))
+
+
+def _with_own_rounding(
+    baselines: Sequence[Baseline], error: Mapping[str, Any], dtypes: Set[str]
+) -> tuple[Baseline, ...]:
+    """Return baselines that may round the result of each operation to the narrowest type, as torch does in 16 bits."""
+    unit = max(ROUNDOFF[one] for one in ("f32", *(dtypes & ROUNDOFF.keys())))
+    own = {
+        name: replace(bound, coarser=unit / ROUNDOFF["f32"])
+        for name, bound in error.items()
+        if isinstance(bound, PropagatedBound) and unit > ROUNDOFF["f32"]
+    }
+    return tuple(replace(one, error={**own, **one.error}) for one in baselines)
 
 
 def derived_bound(kernel: Kernel, config: Config, problem: Problem, output: str, *, tried: bool = True) -> ErrorBound:
