@@ -186,7 +186,7 @@ class LocalGpus:
         """Each GPU."""
         self._held = [HeldGpu(gpu, f"cuda:{gpu.index}") for gpu in gpus]
         # Importing torch takes seconds, so it starts before the kernel folder is read.
-        self._servers = [ForkServer(GPU_PRELOAD), ForkServer(_COMPILE_PRELOAD)]
+        self._servers = [ForkServer.kept(GPU_PRELOAD), ForkServer.kept(_COMPILE_PRELOAD)]
         self._pools: list[WorkerPool] = []
 
     @property
@@ -221,7 +221,7 @@ class LocalGpus:
         for pool in self._pools:
             pool.close()
         for server in self._servers:
-            server.close()
+            server.release()
         for held in self._held:
             held.release()
         self._pools.clear()

@@ -26,6 +26,7 @@ from evokern.errors import StoreError
 from evokern.files import is_file, read_text, write_whole
 from evokern.measurement.playoff import effects
 from evokern.pack.candidates import Place, config_key
+from evokern.pack.proofs import Unverified, verified_stages
 from evokern.study.trial import Evaluation, Outcome
 from evokern.wording import count_noun, duration
 
@@ -77,12 +78,12 @@ class CrosswiseTimes:
         """
         self._path, self.baselines, self._report = folder / FILE, tuple(baselines), report
         self._began, self._budget_s = time.monotonic(), budget_s
-        self._table: dict[str, Any] = {"version": VERSION, "problems": {}, "edges": {}}
+        self._table: dict[str, Any] = {"version": VERSION, "problems": {}, "edges": {}, "proofs": {}}
         if is_file(self._path):
             try:
                 table = json.loads(read_text(self._path))
                 if known := table["version"] == VERSION:
-                    self._table = {"version": VERSION, "problems": {**table["problems"]}, "edges": {**table["edges"]}}
+                    self._table |= {part: dict(table.get(part, {})) for part in ("problems", "edges", "proofs")}
             except (ValueError, LookupError, TypeError) as error:
                 raise StoreError(f"{self._path} is damaged ({error}); delete it to measure again") from error
             if not known:
@@ -151,10 +152,31 @@ class CrosswiseTimes:
             self._write()
         return str(self._table["edges"][where])
 
-    def _begin(self, what: str) -> None:
+    def stages(self, variants: Sequence[Unverified]) -> list[Mapping[str, Any]]:
+        """Return the verification stages of variants by name; those that are not stored run first.
+
+        Raises:
+            OverBudgetError: a variant must be verified, but the budget is used up.
+            EvokernError: a process that verifies a variant failed.
+        """
+
+        def key(one: Unverified) -> str:
+            return _digest(one.place.device, one.place.kernel.digest(), config_key(one.config), one.place.problem.key)
+
+        def done(number: int, found: Mapping[str, Any]) -> None:
+            self._table["proofs"][key(missing[number])] = [*found.items()]  # keys of an object would be sorted
+            self._write()
+
+        missing = [one for one in variants if key(one) not in self._table["proofs"]]
+        if missing:
+            self._begin(f"{count_noun(len(missing), 'variant')}", "verifying")
+            verified_stages(missing, self._report, done)
+        return [dict(self._table["proofs"][key(one)]) for one in variants]
+
+    def _begin(self, what: str, verb: str = "measuring") -> None:
         if self._budget_s is not None and time.monotonic() - self._began >= self._budget_s:
-            raise OverBudgetError(f"the budget of {duration(self._budget_s)} is used up before measuring {what}")
-        self._report(f"measuring {what}")
+            raise OverBudgetError(f"the budget of {duration(self._budget_s)} is used up before {verb} {what}")
+        self._report(f"{verb} {what}")
 
     def _write(self) -> None:
         write_whole(self._path, json.dumps(self._table, indent=1, sort_keys=True).encode())

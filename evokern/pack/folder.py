@@ -6,6 +6,7 @@ import hashlib
 import json
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,12 @@ class Written:
     """How kernels are launched, with the reason if not by the C++ library."""
     compiled: bool
     """Whether the C++ library was built."""
+
+    @property
+    def install(self) -> str:
+        """Command that installs the package; pip takes a path without a slash for the name of a package."""
+        bare = not self.folder.is_absolute() and len(self.folder.parts) == 1
+        return f"pip install {shlex.quote(f'./{self.folder}' if bare else str(self.folder))}"
 
 
 def package_name(folder: Path) -> str:

@@ -26,6 +26,7 @@ from evokern.search.identity import problems_of
 from evokern.store import has_studies, open_readonly
 from evokern.sweep import PlannedStudy, Sweep
 from evokern.wording import command, count_noun
+from evokern.workers.fork_server import keeping_servers
 
 MOST_SAMPLED = 48
 """Largest number of shapes at which candidates are measured to choose variants, without the held-out shapes."""
@@ -72,12 +73,13 @@ def packed_sweep(
 
     Raises:
         OverBudgetError: the time for measuring is used up; the times so far are stored.
-        StudyError: no study has a champion, or a champion is not verified.
+        StudyError: no study has a champion, or a variant cannot be verified.
         KernelError: the studies ran different kernels or versions, or the kernel cannot become an operator.
         DeviceError: candidates must be measured, and the device of a study is not available.
     """
     package = package_name(folder)
     with ExitStack() as stack:
+        stack.enter_context(keeping_servers())
         searched, without = _searched(stack, sweep, databases, request)
         kernel, baselines = searched[0].kernel, baselines_of(searched[0].kernel)
         stored = CrosswiseTimes(databases, baselines.names, report, request.budget_s)
@@ -124,11 +126,6 @@ def _searched(stack: ExitStack, sweep: Sweep, databases: Path, request: PackRequ
             without.append(planned.name)
             continue
         record, trial, proof = exportable_trial(reader, planned.name, None, force=request.force)
-        if proof.verified is not True and not request.force:
-            raise StudyError(
-                f"the champion of {planned.name}, trial {trial.trial.number}, is not verified ({proof.reason}); run "
-                f"`{command('verify', planned.name, '--trial', trial.trial.number, '--db', path)}`, or use --force"
-            )
         subject = stack.enter_context(
             trial_under_test(reader, planned.name, trial.trial.number, elites=MOST_TRIALS, trust=request.trust)
         )

@@ -16,8 +16,10 @@ from evokern.export.trace import Traces, trace
 from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
+from evokern.pack.proofs import Unverified, verification_at
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
 from evokern.pack.variant import Variant, variant_of
+from evokern.store import Verification
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class PackRequest:
     trust: bool = False
     """Whether to load the kernel's declaration from a database if its folder is missing or changed."""
     force: bool = False
-    """Whether to pack champions that are not verified."""
+    """Whether to pack variants that are not verified."""
 
 
 class Selection:
@@ -52,7 +54,9 @@ class Selection:
         pool = pool_of(searched, sampled, request.candidates, request.variants)
         useful = _useful(pool, sampled, sum(one.weight for one in sampled) / (2 * request.variants))
         self._origins = {(one.owner.device, one.key): one for one in pool}
+        self._force = request.force
         self._made: dict[int, Variant] = {}
+        self._proofs: dict[int, Verification] = {}
         self.refuted: dict[str, str] = {}
         """Candidates that failed the gate at a shape, with the reason."""
         self._programs: dict[ProgramKey, int] = {}
@@ -104,7 +108,11 @@ class Selection:
         return wrong
 
     def choose(self) -> tuple[tuple[int, ...], tuple[Variant, ...], Tree]:
-        """Choose and compile variants, and check them at the edges of their regions."""
+        """Choose, compile and verify variants, and check them at the edges of their regions.
+
+        Raises:
+            StudyError: no candidate is faster than the baseline, or a variant cannot be verified.
+        """
         while True:
             samples = [sample for place, sample in self._samples if not place.held_out]
             chosen = chosen_variants(samples, self._most)
@@ -121,7 +129,7 @@ class Selection:
             used = {index for _, leaf in regions(tree) for index in leaf.variants}
             if self._dropped({number for index, number in enumerate(chosen) if index not in used}):
                 continue
-            if not self._dropped(self._failed_edges(chosen, tree)):
+            if not self._dropped(self._failed_edges(chosen, tree)) and not self._dropped(self._unproved(chosen)):
                 return chosen, tuple(self._made[number] for number in chosen), tree
 
     def _dropped(self, numbers: set[int]) -> bool:
@@ -184,6 +192,32 @@ class Selection:
                 failed.add(number)
         return failed
 
+    def _unproved(self, chosen: Sequence[int]) -> set[int]:
+        """Return the programs that fail a verification; those of a search are not repeated.
+
+        Raises:
+            StudyError: a verification is undecided, and `force` is not set.
+        """
+        wanted = [one for one in chosen if one not in self._proofs]
+        for number in wanted:
+            if (proof := self._origin(number).proof) is not None and proof.verified:
+                self._proofs[number] = proof
+        wanted = [] if self._force else [one for one in wanted if one not in self._proofs]
+        variants = [Unverified(self._origin(n).title, self._home(n), self._made[n].config) for n in wanted]
+        failed = set()
+        for number, one, stages in zip(wanted, variants, self._stored.stages(variants), strict=True):
+            proof = verification_at(one.place, self._origin(number).owner.subject.trial, stages)
+            self._proofs[number] = proof
+            if proof.verified is False:
+                self._refute(number, f"{proof.reason} at {one.place.problem}")
+                failed.add(number)
+            elif proof.verified is None:
+                raise StudyError(
+                    f"{one.title} is not verified at {one.place.problem} ({proof.reason}); choose other candidates "
+                    "with --candidates, or use --force to pack it anyway"
+                )
+        return failed
+
     def _edges(self, tree: Tree, place: Place) -> Iterator[Problem]:
         """Yield the smallest and the largest shape of each region, and the largest less one, as far as they exist.
 
@@ -244,7 +278,7 @@ class Selection:
         rows = []
         for number, variant in zip(chosen, variants, strict=True):
             origin = self._origin(number)
-            record, proof = origin.owner.subject.record, origin.proof
+            record, proof = origin.owner.subject.record, self._proofs.get(number, origin.proof)
             checked = [place for place, sample in self._samples if number in sample.times]
             rows.append(
                 {

@@ -30,6 +30,8 @@ class SweepRequest:
     """`normal`: check candidates on normal inputs only."""
     keep_going: bool = False
     """Whether to continue studies in which nothing was right."""
+    verify: bool = True
+    """Whether to verify champions."""
 
     @property
     def budget_s(self) -> float | None:

@@ -27,6 +27,7 @@ from evokern.sweep.request import SweepRequest, SweepResult
 from evokern.sweep.rule import is_source, next_slice_end, next_study
 from evokern.sweep.study_state import StudyState, state_of, totals
 from evokern.wording import duration, microseconds
+from evokern.workers.fork_server import keeping_servers
 
 LEAST_S = 30.0
 """Minimum seconds for verifying a champion, even if less of the sweep's budget is left; an attention kernel takes about
@@ -54,6 +55,7 @@ def run_sweep(
     check_sweep(sweep, folder, bounded=budget_s is not None, allow_changes=request.allow_changes)
     with ExitStack() as stack:
         stack.enter_context(_interruptible())
+        stack.enter_context(keeping_servers())
         stack.enter_context(sweep_lock(folder))
         journal = Journal.of(folder)
         journal.opened(request.device)
@@ -138,7 +140,7 @@ class _SweepRun:
             for one in self._sweep.studies
             if one.name not in self.refused
             and (
-                one.name not in self._verified
+                self._request.verify and one.name not in self._verified
                 if states[one.name].state == "unverified"
                 else states[one.name].state != "finished" and one.name not in self._ended
             )
@@ -155,7 +157,7 @@ class _SweepRun:
             for one in self._sweep.studies
             if not states[one.name].searched and not one.study.device.startswith("replay:")
         ]
-        kept_s = len(due) * reserve(share_s, predicted)
+        kept_s = len(due) * reserve(share_s, predicted) if self._request.verify else 0.0
         return self._budget_s - kept_s - sum(one.elapsed_s for one in begun)
 
     def _slice(self, going: Sequence[PlannedStudy], states: dict[str, StudyState], left: float | None) -> bool:
@@ -207,7 +209,7 @@ class _SweepRun:
     def _say_result(self, before: StudyState, after: StudyState) -> None:
         was = f" (was {microseconds(before.best_us)})" if before.best_us and before.best_us != after.best_us else ""
         self._report(f"{after.name}: {after.in_words()}{was}, {duration(after.elapsed_s - before.elapsed_s)}")
-        if after.state == "unverified":
+        if after.state == "unverified" and self._request.verify:
             self._report(f"{after.name}: {after.reason}")
 
     def _verify_all(self, states: dict[str, StudyState]) -> bool:
@@ -215,7 +217,10 @@ class _SweepRun:
         due = [
             one
             for one in self._sweep.studies
-            if states[one.name].verifiable and states[one.name].verified is None and one.name not in self.refused
+            if self._request.verify
+            and states[one.name].verifiable
+            and states[one.name].verified is None
+            and one.name not in self.refused
         ]
         for place, planned in enumerate(due):
             spent_s = sum(one.elapsed_s for one in self._states().values())
@@ -248,6 +253,7 @@ class _SweepRun:
             trust=asked.trust,
             inputs=asked.inputs,
             keep_going=asked.keep_going,
+            verify=asked.verify,
         )
 
         summary = totals([*self._states().values()])

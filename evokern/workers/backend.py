@@ -114,7 +114,7 @@ class LocalBackend:
         """
         self.cores = cores or len(os.sched_getaffinity(0))
         """Number of CPU cores."""
-        self._server: ForkServer | None = ForkServer(preload)
+        self._server: ForkServer | None = ForkServer.kept(preload)
         self._pools: list[WorkerPool] = []
 
     def open(self, plans: Plans, kernel: Kernel) -> Mapping[str, WorkerPool]:
@@ -134,5 +134,5 @@ class LocalBackend:
             pool.close()
         self._pools.clear()
         if self._server is not None:
-            self._server.close()
+            self._server.release()
             self._server = None

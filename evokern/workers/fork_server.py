@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
@@ -62,6 +62,26 @@ class Death:
     """Number (from 1) of the fork server that ended together with the worker; 0 if only the worker ended."""
 
 
+_kept: list[ForkServer] | None = None
+"""Servers that wait for their next use; None outside `keeping_servers`."""
+
+
+@contextlib.contextmanager
+def keeping_servers() -> Iterator[None]:
+    """Let devices of this process use fork servers one after another, because their imports take seconds."""
+    global _kept
+    if _kept is not None:
+        yield
+        return
+    _kept = []
+    try:
+        yield
+    finally:
+        servers, _kept = _kept, None
+        for server in servers:
+            server.close()
+
+
 class ForkServer:
     """A process with preloaded modules that forks workers on request."""
 
@@ -80,7 +100,30 @@ class ForkServer:
         self._notices: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._ended: set[int] = set()
         self._falls: list[tuple[int, str]] = []
+        self._directory = _working_directory()
         self._launch()
+
+    @classmethod
+    def kept(cls, preload: Sequence[str]) -> ForkServer:
+        """Return a released server with the same modules, environment and working directory, or a new one."""
+        here = (tuple(preload), os.environ | _ENVIRONMENT, _working_directory())
+        for server in _kept or ():
+            if (server._preload, server._environment, server._directory) == here:
+                assert _kept is not None
+                _kept.remove(server)
+                server._collect()
+                if server._alive:
+                    return server
+                server.close()
+                break
+        return cls(preload)
+
+    def release(self) -> None:
+        """Keep the server for its next use inside `keeping_servers`, otherwise end it; its workers must have ended."""
+        if _kept is None:
+            self.close()
+        else:
+            _kept.append(self)
 
     def _launch(self) -> None:
         self._alive = True
@@ -109,11 +152,9 @@ class ForkServer:
         """Return a server forked from a matching server of another process, or None if there is none."""
         if not self._folder:
             return None
-        try:
-            directory = str(Path.cwd())
-        except OSError:  # the working directory was removed
+        if self._directory is None:
             return None
-        settings = {"environment": self._environment, "directory": directory, "parent": os.getpid()}
+        settings = {"environment": self._environment, "directory": self._directory, "parent": os.getpid()}
         return sharing.request_server(self._folder, settings, self._log.fileno())
 
     def spawn(self) -> tuple[int, Connection, Any]:
@@ -255,6 +296,14 @@ class ForkServer:
         self._control.close()
         self._log.close()
         self._end()  # its workers end with it
+
+
+def _working_directory() -> str | None:
+    """Return the working directory; None if it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
 
 
 def _start(settings: dict[str, Any], log: Any, environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -295,7 +295,7 @@ def test_a_baseline_may_have_a_wider_bound_than_candidates() -> None:
     ],
 )
 def test_eager_torch_in_16_bits_is_a_baseline_of_a_derived_bound(function: Callable[..., torch.Tensor]) -> None:
-    """torch rounds the result of each operation; a candidate that does so is wrong, and so is a wrong baseline."""
+    """PyTorch rounds the result of each operation; a candidate that does so is wrong, and so is a wrong baseline."""
 
     def tensors(p: object, c: object) -> dict[str, Tensor]:
         return {"a": Tensor("f16", (32, 64)), "b": Tensor("f16", (64,)), "y": Tensor("f16", (32, 64), "output")}

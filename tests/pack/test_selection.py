@@ -19,7 +19,9 @@ from evokern.hardware.profiles import chip
 from evokern.pack.candidates import Place, PoolCandidate, pool_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes
+from evokern.pack.proofs import Unverified
 from evokern.pack.selection import PackRequest, Selection
+from evokern.store import Verification
 from evokern.study.discovery import load_kernel
 from evokern.study.trial import Outcome
 
@@ -39,9 +41,14 @@ class _Stored:
 
     baselines = ("SDPA", "SDPA flash")
 
-    def __init__(self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0) -> None:
+    def __init__(
+        self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0, verified: bool | None = True
+    ) -> None:
         self.refuted_at, self.failing_edges, self.baseline_us = refuted_at, failing_edges, baseline_us
+        self.verified = verified
+        """Verification of candidates for several lengths; the others are right."""
         self.edges: list[str] = []
+        self.titles: list[str] = []
 
     def at(self, place: Place, configs: Sequence[Config]) -> PlaceTimes:
         times: dict[str, float] = {}
@@ -58,10 +65,23 @@ class _Stored:
         self.edges += [str(one["S"]) for one in problems]
         return "wrong: it differs" if self.failing_edges and config["STATIC_SEQ"] == 0 else ""
 
+    def stages(self, variants: Sequence[Unverified]) -> list[Mapping[str, Any]]:
+        self.titles += [one.title for one in variants]
+        return [{"verified": one.config["STATIC_SEQ"] == 1 or self.verified} for one in variants]
 
-def _selection(stored: Any, variants: int = 1, *, unseen: bool = False) -> Selection:
+
+@pytest.fixture(autouse=True)
+def _verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(place: Place, trial: Any, stages: Mapping[str, Any]) -> Verification:
+        return Verification(stages["verified"], "sanitizer: a race", 1.0)
+
+    monkeypatch.setattr("evokern.pack.selection.verification_at", found)
+
+
+def _selection(stored: Any, variants: int = 1, *, unseen: bool = False, force: bool = False) -> Selection:
     places = [_place(64), _place(128), _place(256), _place(192, held_out=True), _place(320, held_out=True)]
-    return Selection(places, places[:2], stored, PackRequest(variants, 8), lambda text: None, unseen=unseen)
+    request = PackRequest(variants, 8, force=force)
+    return Selection(places, places[:2], stored, request, lambda text: None, unseen=unseen)
 
 
 def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> None:
@@ -85,16 +105,36 @@ def test_the_general_candidate_serves_held_out_shapes() -> None:
     assert found.loss == pytest.approx(0.1)
     assert found.speedup == pytest.approx(3.0 / 1.1)
     assert stored.edges == ["319"]  # the smallest and the largest shape were measured already
-    assert [one["changed"] for one in work.facts(chosen, variants)] == ["STATIC_SEQ=0"]
+    (facts,) = work.facts(chosen, variants)
+    assert (facts["changed"], facts["verification"]["verified"]) == ("STATIC_SEQ=0", True)
+    assert stored.titles == ["trial 7 of S64 with STATIC_SEQ=0"]
 
 
-@pytest.mark.parametrize("stored", [_Stored(refuted_at=192), _Stored(failing_edges=True)])
-def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored) -> None:
-    """A wrong result at a held-out shape or at an edge removes the program; the reason is kept."""
+def test_a_variant_that_cannot_be_verified_needs_force() -> None:
+    """The message names the variant and the reason; `force` packs it without a verification."""
+    with pytest.raises(StudyError, match=r"STATIC_SEQ=0 is not verified at .* \(sanitizer: a race\).* use --force"):
+        _selection(_Stored(verified=None)).choose()
+    stored = _Stored(verified=None)
+    work = _selection(stored, force=True)
+    chosen, variants, _ = work.choose()
+    assert [one["verification"] for one in work.facts(chosen, variants)] == [None]
+    assert stored.titles == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        (_Stored(refuted_at=192), "wrong: it differs"),
+        (_Stored(failing_edges=True), "wrong: it differs"),
+        (_Stored(verified=False), "sanitizer: a race"),
+    ],
+)
+def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored, why: str) -> None:
+    """A wrong result at a held-out shape or at an edge, or a finding, removes the program; the reason is kept."""
     work = _selection(stored)
     chosen, variants, tree = work.choose()
     assert [variant.config["STATIC_SEQ"] for variant in variants] == [1]
-    assert "wrong: it differs" in work.refuted["trial 7 of S64 with STATIC_SEQ=0"]
+    assert why in work.refuted["trial 7 of S64 with STATIC_SEQ=0"]
     assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == 0.0
 
 
@@ -155,3 +195,12 @@ def test_no_measurement_begins_after_the_budget(tmp_path: Path) -> None:
     stored = CrosswiseTimes(tmp_path, (), lambda text: None, budget_s=0.0)
     with pytest.raises(OverBudgetError, match="the budget of 0 s is used up before measuring 1 candidate at B=1 H=2"):
         stored.at(place, [KERNEL.space.default()])
+
+
+def test_no_verification_begins_after_the_budget(tmp_path: Path) -> None:
+    """Stored stages need no time."""
+    place, config = _place(64), KERNEL.space.default()
+    stored = CrosswiseTimes(tmp_path, (), lambda text: None, budget_s=0.0)
+    with pytest.raises(OverBudgetError, match="before verifying 1 variant"):
+        stored.stages([Unverified("trial 7", place, config)])
+    assert stored.stages([]) == []

@@ -91,7 +91,7 @@ COMMANDS: dict[str, Way] = {
     "evokern export attention-s512 --format torch -o my_attention/": SIMULATED,
     "evokern pack sweep.toml -o my_attention/": HAND,
     "evokern pack shapes.toml -o my_attention/ --variants 8 --budget 8m": HAND,
-    "evokern sweep run shapes.toml --budget 10m": HAND,
+    "evokern sweep run shapes.toml --budget 10m --no-verify": HAND,
     # docs/searching.md
     "evokern search attention-s512 --budget 10m --device sim:h100 --db simulated.db": Way(
         "simulated", "search attention-s512 --budget 10m --device sim:h100 --db simulated.db --trials 1 --no-verify"

@@ -124,19 +124,12 @@ class Package:
             return None, done.communicate()[0]
 
     def _sweep(self) -> Any:
-        code, _ = self._command("sweep", "run", f"{self._name}.toml", "--budget", BUDGET, "--trust")
+        code, _ = self._command("sweep", "run", f"{self._name}.toml", "--budget", BUDGET, "--no-verify", "--trust")
         return {"code": code} if code is not None else None
 
     def _pack(self) -> Any:
-        words = [
-            "-o",
-            self._package,
-            "--budget",
-            f"{max(1, round(self._left() - 30))}s",
-            "--trust",
-            "--json",
-            "--quiet",
-        ]
+        budget = f"{max(1, round(self._left() - 30))}s"
+        words = ["-o", self._package, "--budget", budget, "--trust", "--json", "--quiet"]
         code, text = self._command("pack", f"{self._name}.toml", *words)
         if code not in (0, 1, None):
             raise SystemExit(f"{self._name}: evokern pack ended with exit code {code}")
@@ -159,7 +152,9 @@ class Package:
         (self._folder / f"{self._name}-own.toml").write_text(
             f'{head}\ndevice = "{self._device}"\n{limit}\nproblems = {shapes}\n'
         )
-        code, _ = self._command("sweep", "run", f"{self._name}-own.toml", "--warm-start", "none", "--trust")
+        code, _ = self._command(
+            "sweep", "run", f"{self._name}-own.toml", "--warm-start", "none", "--no-verify", "--trust"
+        )
         return {"code": code} if code in (0, 1) else None
 
     def _compared(self) -> Any:

@@ -87,7 +87,16 @@ def test_nothing_is_waited_for_where_studies_begin_cold() -> None:
 
 @pytest.mark.parametrize(
     ("evaluated", "limit", "end"),
-    [(0, None, 32), (31, None, 32), (32, None, 64), (70, None, 128), (0, 12, None), (32, 64, None), (32, 65, 64)],
+    [
+        (0, None, 32),
+        (31, None, 32),
+        (32, None, 64),
+        (70, None, 128),
+        (0, 12, None),
+        (32, 64, None),
+        (32, 128, None),
+        (32, 129, 64),
+    ],
 )
 def test_slices_end_at_fixed_numbers_of_trials(evaluated: int, limit: int | None, end: int | None) -> None:
     """At 32, 64, 128 …, whatever was recorded when; the study's own number ends its last one."""

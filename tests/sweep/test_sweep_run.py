@@ -33,7 +33,7 @@ RECORDED = f"""kernel = "recording"
 problems = ["one", "two"]
 device = "replay:{DATA}/table_small.json.gz"
 sampler = "random"
-trials = 40
+trials = 72
 """
 LIVE = f"""kernel = "{DATA}/kernels/scale_rows"
 problems = ["4096,4096", "64,512", "64,256"]
@@ -105,7 +105,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[InstantH200], None]:
 def test_a_study_in_slices_is_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its candidates are those of one search of it, `evo`'s too; each slice but the last ends paused."""
     monkeypatch.setattr("evokern.sweep.rule.FIRST_SLICE", 8)
-    sweep = sweep_of(tmp_path, RECORDED.replace('"random"', '"evo"').replace(', "two"', "").replace("40", "20"))
+    sweep = sweep_of(tmp_path, RECORDED.replace('"random"', '"evo"').replace(', "two"', "").replace("72", "36"))
     assert ran(sweep, tmp_path / "db").end == "done"
     search(sweep.studies[0].study, db=tmp_path / f"{ONE}.db")
     assert configs(tmp_path / "db", ONE) == configs(tmp_path, ONE)
@@ -141,7 +141,7 @@ def test_the_same_command_again_has_nothing_to_do(undisturbed: Path, tmp_path: P
 
 def test_more_trials_go_on(tmp_path: Path) -> None:
     """A larger number in the file is no other setting."""
-    short = RECORDED.replace("trials = 40", "trials = 3").replace(', "two"', "")
+    short = RECORDED.replace("trials = 72", "trials = 3").replace(', "two"', "")
     ran(sweep_of(tmp_path, short), tmp_path / "db")
     result = ran(sweep_of(tmp_path, short.replace("trials = 3", "trials = 5")), tmp_path / "db")
     assert [one.trials for one in result.states] == [5]
@@ -202,7 +202,7 @@ def test_a_killed_sweep_goes_on_as_if_it_had_not_been(undisturbed: Path, tmp_pat
 
 def test_a_database_that_was_only_begun_is_no_obstacle(tmp_path: Path) -> None:
     """A sweep that is killed while it makes a file finds one without tables."""
-    sweep = sweep_of(tmp_path, RECORDED.replace("trials = 40", "trials = 2").replace(', "two"', ""))
+    sweep = sweep_of(tmp_path, RECORDED.replace("trials = 72", "trials = 2").replace(', "two"', ""))
     (tmp_path / "db").mkdir()
     connection = sqlite3.connect(sweep.studies[0].database(tmp_path / "db"))
     connection.execute("PRAGMA journal_mode = WAL")
@@ -262,7 +262,7 @@ def test_a_study_that_changed_is_told_what_a_sweep_can_do(
     """A sweep has no `--fresh`: its way to begin anew is another folder, whatever name the old study would get."""
     folder = shutil.copytree(undisturbed, tmp_path / "db")
     monkeypatch.setattr(import_module("evokern.search.identity"), "VERSIONS", {"random": 2})
-    result = ran(sweep_of(tmp_path, RECORDED.replace("trials = 40", "trials = 44")), folder)
+    result = ran(sweep_of(tmp_path, RECORDED.replace("trials = 72", "trials = 76")), folder)
     assert list(result.refused) == [ONE, TWO]
     for told in result.refused.values():
         assert "is version 2. To start over, choose another folder with --db; " in told and "`--allow-changes`" in told
@@ -298,7 +298,7 @@ def test_other_settings_are_refused(undisturbed: Path, tmp_path: Path) -> None:
 def test_the_command_line_runs_shows_and_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each slice and study, totals at the end; JSON has name, state, best and proof of each."""
     monkeypatch.chdir(tmp_path)
-    sweep_of(tmp_path, RECORDED.replace("trials = 40", "trials = 3"))
+    sweep_of(tmp_path, RECORDED.replace("trials = 72", "trials = 3"))
     done = CliRunner().invoke(app, ["sweep", "run", "sweep.toml"])
     assert done.exit_code == 0
     assert (
@@ -334,7 +334,7 @@ def test_show_takes_the_folder_of_a_sweep(undisturbed: Path, tmp_path: Path) -> 
     listed = CliRunner().invoke(app, ["show", *db])
     assert [line.partition(":")[0] for line in listed.stdout.splitlines()] == [ONE, TWO]
     rows = json.loads(CliRunner().invoke(app, ["show", *db, "--json"]).stdout)["studies"]
-    assert [(row["study"], row["trials"] >= 40) for row in rows] == [(ONE, True), (TWO, True)]
+    assert [(row["study"], row["trials"] >= 72) for row in rows] == [(ONE, True), (TWO, True)]
     assert f"{TWO}: kernel " in CliRunner().invoke(app, ["show", TWO, *db]).stdout
     absent = CliRunner().invoke(app, ["show", ONE.replace("one", "oen"), *db])
     assert (2, True) == (absent.exit_code, f"did you mean '{ONE}'?" in absent.stderr)
@@ -357,6 +357,8 @@ def test_a_champion_that_nobody_verified_is_verified(tmp_path: Path, monkeypatch
     (planned,) = sweep.studies
     search(planned.study, db=planned.database(tmp_path / "db"), verify=False, trust=True)
     assert state_of(planned, tmp_path / "db").state == "unverified"
+    result = run_sweep(sweep, tmp_path / "db", SweepRequest(trust=True, verify=False), told.append)
+    assert (result.end, result.states[0].state, told) == ("done", "unverified", [])
     result = ran(sweep, tmp_path / "db", told)
     assert ("finished", True) == (result.states[0].state, result.states[0].verified)
     assert not any("trials 0" in line for line in told)

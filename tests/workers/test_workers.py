@@ -14,6 +14,7 @@ import pytest
 
 import evokern.workers.pool
 from evokern.errors import DeviceError, InternalError, KernelError, UsageError
+from evokern.workers.fork_server import keeping_servers
 from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 HANDLER = "worker_handlers:Obedient"
@@ -441,6 +442,7 @@ def test_a_process_number_used_again_is_not_killed_for_an_earlier_server_s_worke
 
 PARENT = """
 import sys, time
+from evokern.workers.fork_server import keeping_servers
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
 server = ForkServer()
 pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None), size=2, spares=1)
@@ -554,3 +556,31 @@ def test_workers_let_others_go_first_as_they_are_told(server: ForkServer) -> Non
     started_by = os.getpriority(os.PRIO_PROCESS, server._process.pid)
     assert os.getpriority(os.PRIO_PROCESS, answer.value) == min(started_by + 4, 19)
     pool.close()
+
+
+def test_a_released_server_serves_the_next_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only inside `keeping_servers`, with the same modules, environment and directory, and while it lives."""
+    modules, servers = ("worker_handlers",), []
+
+    def used(preload: tuple[str, ...] = modules) -> int:
+        server = ForkServer.kept(preload)
+        servers.append(server)
+        pool = make_pool(server)
+        pool.submit(1, ("echo", 1), 10.0)
+        assert [(one.status, one.value) for one in collect(pool, 1)] == [("done", 1)]
+        pool.close()
+        server.release()
+        return int(server._process.pid)
+
+    assert not is_alive(used())
+    with keeping_servers():
+        first = used()
+        assert used() == first
+        assert used((*modules, "numpy")) != first
+        monkeypatch.setenv("EVOKERN_TEST", "1")
+        assert used() != first
+        monkeypatch.delenv("EVOKERN_TEST")
+        assert used() == first
+        os.kill(first, signal.SIGKILL)
+        assert used() != first
+    assert not any(is_alive(one._process.pid) for one in servers)

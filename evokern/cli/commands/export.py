@@ -329,7 +329,7 @@ def _package(
     )
     output.print_line(f"machine code: {made.machine_code}; launched by {made.written.launch}")
     output.print_line(verification_text(made.proof.as_dict()))
-    output.print_line(f"install: {command_line('pip', 'install', made.written.folder).removeprefix('evokern ')}")
+    output.print_line(f"install: {made.written.install}")
 
 
 def _written(output: Output, file: Path, made: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:

@@ -88,6 +88,12 @@ def run(
     ] = WarmStart.AUTO,
     inputs: InputsOption = None,
     keep_going: KeepGoingOption = False,
+    no_verify: Annotated[
+        bool,
+        typer.Option(
+            "--no-verify", help="Skip verification of champions; `evokern pack` verifies the variants that it packs."
+        ),
+    ] = False,
     allow_changes: AllowChangesOption = False,
     trust: Annotated[
         bool,
@@ -119,7 +125,9 @@ def run(
     if found.held_out:
         output.note(f"{count_noun(len(found.held_out), 'held-out shape')} of {sweep} will not be searched")
     cluster = ray_request(ray_address, num_cpus, num_gpus)
-    request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust, inputs, keep_going)
+    request = SweepRequest(
+        device, cluster, budget, warm_start.value, allow_changes, trust, inputs, keep_going, verify=not no_verify
+    )
     with Watcher(output, lines=False) as watch:
         result = run_sweep(found, folder, request, output.note, watch)
     failed = [one for one in result.states if one.failed]
@@ -322,7 +330,7 @@ def pack(
             help="Begin no measurement after this time, such as 8m; repeat the command to continue. Default: no limit.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also pack champions that are not verified.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also pack variants that are not verified.")] = False,
     trust: StoredTrustOption = False,
     db: FolderOption = None,
 ) -> int:
@@ -364,5 +372,5 @@ def pack(
     if made.without:
         output.print_line(f"without a champion, so the baseline serves them: {', '.join(made.without)}")
     output.print_line(f"launched by {made.written.launch}")
-    output.print_line(f"install: pip install {made.written.folder}")
+    output.print_line(f"install: {made.written.install}")
     return 0
