@@ -8,8 +8,8 @@
    choose the one with the fewest trials, then the first.
 
 Slices end at 32, 64, 128 … evaluated trials, so each doubles the study. A slice also ends at the study's limit if it
-would leave fewer trials than it has. Shorter slices would cost more than they gain: starting a session takes as long as
-5 to 10 trials on a simulated device (about 8 s with two cores), and as long as 50 on a GPU (about 6 s).
+would leave fewer trials than it has. Shorter slices would cost more than they gain. Starting a session takes as long as
+5 to 10 trials on a simulated device (about 8 s with two cores). On a GPU, it takes as long as 50 trials (about 6 s).
 """
 
 from __future__ import annotations

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from paths import DATA
 from typer.testing import CliRunner
 
+import evokern
 from evokern.analysis.verify import verify as _verify
-from evokern.analysis.verify.stages import Stage, fuzz_stage
+from evokern.analysis.verify.stages import Stage, fuzz_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.analysis.verify.verify import Proof, can_win, gate_stage, playoff_stage
 from evokern.cli.app import app
@@ -26,6 +28,8 @@ from evokern.store import open_readonly
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+from evokern.tuning.call import tuned_kernel
+from evokern.tuning.options import TuneOptions
 
 STUDY = 'kernel = "kernels/tail_bug"\nproblems = ["64,4096"]\ndevice = "sim:l4"\nsampler = "grid"\n'
 
@@ -212,3 +216,39 @@ def test_without_a_known_result_nothing_is_called_correct() -> None:
     for default, named in ((True, "itself"), (False, "the default candidate")):
         detail = gate_stage(passed, compared_with(SameAsDefault(), default)).detail
         assert "correct" not in detail and f"compared with {named} (no known result)" in detail
+
+
+FIXED = """
+__global__ void shifted(const float* x, float* y, int n) {
+  __shared__ float part[BLOCK];
+  int i = blockIdx.x * BLOCK + threadIdx.x;
+  part[threadIdx.x] = x[i];
+  SYNC
+  y[i] = 2.0f * part[BLOCK - 1 - threadIdx.x] + (i == n - 1 ? FAULT : 0.0f);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sync", "fault", "states"),
+    [("__syncthreads();", "0.0f", ("passed", "passed")), ("", "0.0f", ("failed", "failed")),
+     ("__syncthreads();", "1.0f", ("passed", "failed")), ("__syncthreads();", "x[n]", ("failed", "failed"))],
+)  # fmt: skip
+def test_blocks_of_a_large_fixed_shape_are_verified(sync: str, fault: str, states: tuple[str, str]) -> None:
+    """A kernel that was tuned at one large shape runs some blocks under the sanitizer, and some with other inputs."""
+    x = torch.rand(1 << 22)
+    options = TuneOptions(
+        source=FIXED.replace("SYNC", sync).replace("FAULT", fault), entry="shifted",
+        args=[x, evokern.out_like(x), x.numel()], params={"BLOCK": [64]}, grid=x.numel() // 64, block=64,
+        reference=lambda x: 2 * x.view(-1, 64).flip(1).view(-1), tolerance=1e-6,
+    )  # fmt: skip
+    kernel = tuned_kernel(options).kernel
+    problem = kernel.problem({})
+    study = Study("s", kernel.name, (problem.key,), "sim:l4")
+    candidate = CandidateUnderTest(kernel, kernel.space.default(), study, (problem,), chip("l4"), 5)
+    stages = sanitizer_stage(candidate), fuzz_stage(candidate, 10.0, 3)
+    assert tuple(one.state for one in stages) == states
+    if states == ("passed", "passed"):
+        assert "no findings at some blocks of SHAPES=x:f32[4194304]" in stages[0].detail
+        assert "races looked for in 12 of 65536 blocks" in stages[0].detail
+        assert stages[1].detail == "2 runs of some blocks of the full-size problem with other inputs, seed 3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Literal
 
@@ -42,6 +42,11 @@ If the full-size problem has more elements, fuzzing uses shapes near a smaller o
 NEAR_INSTRUCTIONS = 1_500_000
 """Maximum number of warp instructions of a shape near the full-size problem, about a second.
 Of larger shapes, only some blocks run."""
+FIXED_INSTRUCTIONS = 1_500_000
+"""Maximum number of warp instructions of a complete run for a kernel that has only its study's shape: some seconds for
+each input set under the sanitizer. Of larger problems, only some blocks run."""
+FIXED_RUNS = 2
+"""Number of runs of some blocks, each with its own inputs, that replace the fuzzing of such a problem."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,13 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     declared = kernel.workload.small_problems
     wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
     problems = [p for p in dict.fromkeys(wanted) if keeps_limits(kernel, config, p, candidate.chip)]
-    if not problems and (found := whole_tile_problem(kernel, config, candidate.problems[0], candidate.chip)):
+    large: list[Problem] = []
+    if is_fixed(kernel):
+        large = [one for one in candidate.problems if _is_long(candidate, one)]
+        problems = [one for one in candidate.problems if one not in large]
+    elif not problems and (found := whole_tile_problem(kernel, config, candidate.problems[0], candidate.chip)):
         problems = [found]
-    if not problems and is_fixed(kernel):
-        problems = list(candidate.problems)
-    if not problems:
+    if not problems and not large:
         return Stage("sanitizer", "skipped", "the candidate cannot run any of the kernel's small problems")
     checker = Checker(kernel, config, candidate.study, candidate.chip)
     for number, problem in enumerate(problems):
@@ -85,10 +92,11 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
     search = RepeatSearch(kernel, config, _runs(candidate))
     try:
-        repeats = search.run(problems, candidate.problems, checker.paths)
+        repeats = search.run([*problems, *large], candidate.problems, checker.paths)
     except RunFailed as failed:
         return Stage("sanitizer", "failed", f"{failed.message or failed} (at {_problem_of(candidate, failed)})")
-    listed = ", ".join(dict.fromkeys([*map(str, [*problems, *repeats.grown]), *repeats.fewer.values()]))
+    some = [f"some blocks of {problem}, which takes too long to run completely" for problem in large]
+    listed = ", ".join(dict.fromkeys([*map(str, [*problems, *repeats.grown]), *repeats.fewer.values(), *some]))
     warned = f"no errors, but {count_noun(len(checker.warnings), 'warning')} ({', '.join(checker.warnings)})"
     detail = f"{warned if checker.warnings else 'no findings'} at {listed}; {races_text(repeats.races.values())}"
     if repeats.open:
@@ -97,6 +105,13 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     if checker.warnings:
         facts["warnings"] = list(checker.warnings)
     return Stage("sanitizer", "passed", detail, facts)
+
+
+def _is_long(candidate: CandidateUnderTest, problem: Problem) -> bool:
+    """Return whether a complete run under the sanitizer, or its reference, takes too long."""
+    if elements(candidate.kernel, candidate.config, problem) > NEAR_ELEMENTS:
+        return True
+    return (_runs(candidate).instructions(candidate.config, problem) or 0) > FIXED_INSTRUCTIONS
 
 
 def _problem_of(candidate: CandidateUnderTest, failed: RunFailed) -> str:
@@ -166,6 +181,8 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     """
     kernel, config = candidate.kernel, candidate.config
     began = time.monotonic()
+    if is_fixed(kernel) and any(_is_long(candidate, one) for one in candidate.problems):
+        return _fuzzed_blocks(candidate, seconds, seed)
     near: list[Problem] = []
     near_check = _own_problem_check(candidate)
     for problem in _near(candidate, near_check):
@@ -194,6 +211,27 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
         return Stage("fuzz", "passed" if found.cases or near else "skipped", about, facts)
     first = found.failures[0]
     return Stage("fuzz", "failed", f"{first.check} at {first.case}: {first.message}", facts)
+
+
+def _fuzzed_blocks(candidate: CandidateUnderTest, seconds: float, seed: int) -> Stage:
+    """Run some blocks of the study's problems, each time with other inputs."""
+    began, runs = time.monotonic(), 0
+    for number in range(FIXED_RUNS):
+        check = _own_problem_check(replace(candidate, secret=random.Random(f"{seed} {number}").getrandbits(62)))
+        for problem in candidate.problems:
+            if runs and time.monotonic() - began >= seconds:
+                break
+            try:
+                against = check.at(candidate.config, problem, most=NEAR_INSTRUCTIONS).fault_evidence
+            except RunFailed as failed:
+                if is_too_large(failed):
+                    return Stage("fuzz", "skipped", f"{problem} is too large to simulate", {"seed": seed})
+                return Stage("fuzz", "failed", f"at {problem}: {failed.message or failed}", {"seed": seed})
+            if against is not None:
+                return Stage("fuzz", "failed", f"{against['check']}: {against['message']}", {"seed": seed})
+            runs += 1
+    detail = f"{count_noun(runs, 'run')} of some blocks of the full-size problem with other inputs, seed {seed}"
+    return Stage("fuzz", "passed", detail, {"runs": runs, "seed": seed})
 
 
 def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
