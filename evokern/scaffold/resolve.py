@@ -12,7 +12,7 @@ from evokern.declaration.render import Rendered
 from evokern.hardware.profiles import Profile
 from evokern.scaffold.plan import generated_headers
 
-_PROBE = "\ntemplate <class T> __global__ void evokern_type() {}\n"
+_PROBE = "\ntemplate <class evokern_T> __global__ void evokern_type() {}\n"
 _BUILTIN = {
     "f": "float", "d": "double", "i": "int", "j": "unsigned", "l": "int64_t", "m": "uint64_t", "x": "long long",
     "y": "unsigned long long", "s": "short", "t": "unsigned short", "a": "signed char", "h": "unsigned char",
