@@ -204,9 +204,7 @@ def _launched(
     if not result.completed or result.fatal is not None:
         found = result.fatal
         raise KernelError(
-            f"{found.kind.replace('_', ' ')} at line {found.line}"
-            if found
-            else _why_unaffordable(math.inf)
+            f"{found.kind.replace('_', ' ')} at line {found.line}" if found else _why_unaffordable(math.inf)
         )
 
 

@@ -139,7 +139,9 @@ def tile_units(text: str, field: str) -> list[str]:
         found = divisors(ast.parse(text, mode="eval"))
     except SyntaxError:
         return []
-    return [" * ".join(f"({one})" if len(parts) > 1 and " " in one else one for one in parts) for parts in found if parts]
+    return [
+        " * ".join(f"({one})" if len(parts) > 1 and " " in one else one for one in parts) for parts in found if parts
+    ]
 
 
 def small_problems(plan: Plan, tensors: Sequence[DraftTensor], prober: Prober | None) -> tuple[dict[str, int], ...]:

@@ -380,7 +380,9 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         return reading
     launch = " ".join((*plan.grid, *plan.block, plan.entry))
     # A tile's size may change what is written, and a switch between layouts reads other buffers.
-    free = [g for g in plan.genes if not re.search(rf"\bc\.{re.escape(g.name)}\b", launch) and not {*g.values} <= {0, 1}]
+    free = [
+        g for g in plan.genes if not re.search(rf"\bc\.{re.escape(g.name)}\b", launch) and not {*g.values} <= {0, 1}
+    ]
     moved = [gene for gene in free if _resizes(prober, plan, problem, gene, base)]
     if not moved:
         return reading

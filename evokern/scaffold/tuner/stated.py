@@ -148,7 +148,9 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
     known = " ".join(text for _, text, _ in plan.constraints)
     free = [field.name for field in plan.fields if not field.choices]
     tiles = {
-        name: [unit for text in plan.grid for unit in tile_units(text, name) if f"divides({unit}, p.{name})" not in known]
+        name: [
+            unit for text in plan.grid for unit in tile_units(text, name) if f"divides({unit}, p.{name})" not in known
+        ]
         for name in free
     }
     tiles = {name: units for name, units in tiles.items() if any("c." in unit for unit in units)}
@@ -311,9 +313,7 @@ def _fixed(made: Draft) -> Draft:
     return replace(made, plan=replace(made.plan, fields=fields), small=(), notes=(*made.notes, note))
 
 
-def _tolerance(
-    tensor: DraftTensor, given: TunerArgument | None, request: TunerRequest
-) -> tuple[float, float, str]:
+def _tolerance(tensor: DraftTensor, given: TunerArgument | None, request: TunerRequest) -> tuple[float, float, str]:
     """Return the tolerance of an output, and why it is a guess."""
     if tensor.dtype[0] in "iu":
         return 0.0, 0.0, ""
