@@ -114,7 +114,26 @@ def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
         role = "input" if not touch.written else "inout" if touch.in_place else "output"
         why = "read before it is written" if touch.in_place else "" if touch.extent else "no run accesses it"
         tensors.append(replace(tensor, shape=(str(exact[tensor.name]),), role=role, why=why))
-    return replace(made, tensors=tuple(tensors), faults=())
+    return _per_element(replace(made, tensors=tuple(tensors), faults=()))
+
+
+def _per_element(made: Draft) -> Draft:
+    """Return a draft whose buffers have some elements for each of a field's, if half of the tuner's problem confirms it.
+
+    If no field explains all sizes, only the tuner's problem is valid.
+    """
+    for name, number in made.study.items():
+        if all(int(tensor.shape[0]) % number == 0 for tensor in made.tensors) and number % 2 == 0:
+            shapes = [(f"p.{name}", str(int(tensor.shape[0]) // number)) for tensor in made.tensors]
+            tensors = [
+                replace(t, shape=shape if shape[1] != "1" else shape[:1])
+                for t, shape in zip(made.tensors, shapes, strict=True)
+            ]
+            scaled = replace(made, tensors=tuple(tensors))
+            problem = {**made.study, name: number // 2}
+            if _clean(Prober(made.source, DRAFTED_FOR), scaled, problem, made.plan.defaults):
+                return scaled
+    return _fixed(made)
 
 
 def _with_whole_tiles(made: Draft) -> Draft:
