@@ -43,7 +43,7 @@ def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profi
         return {}
     found: dict[str, str] = {}
     for name, entry in zip(asked, entries, strict=True):
-        match = re.search(r"evokern_typeI(?:(\d+)(\w+)|([a-z]))EvvE?", program.lowered[entry])
+        match = re.search(r"evokern_typeI(?:(\d+)(\w+)|([a-z]))EvvE?", program.lowered.get(entry, ""))
         if match and match[3] in _BUILTIN:
             found[name] = _BUILTIN[match[3]]
         elif match and match[1] and match[2][: int(match[1])] in ELEMENT_TYPES:

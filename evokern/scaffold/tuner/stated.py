@@ -118,7 +118,7 @@ def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
 
 
 def _per_element(made: Draft) -> Draft:
-    """Return a draft whose buffers have some elements for each of a field's, if half of the tuner's problem confirms it.
+    """Return a draft whose buffers grow with a field, if a run at half of the tuner's problem confirms it.
 
     If no field explains all sizes, only the tuner's problem is valid.
     """
