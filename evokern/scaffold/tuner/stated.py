@@ -285,12 +285,7 @@ def _in_fields(size: str, request: TunerRequest, plan: Plan) -> str:
 
 
 def _with_role(
-    tensor: DraftTensor,
-    given: TunerArgument | None,
-    request: TunerRequest,
-    const: set[str],
-    *,
-    ran: bool,
+    tensor: DraftTensor, given: TunerArgument | None, request: TunerRequest, const: set[str], *, ran: bool
 ) -> DraftTensor:
     """Return a buffer with the stated role; if runs contradict it, with both."""
     if given is None or given.shape is None or tensor.role == "constant":
