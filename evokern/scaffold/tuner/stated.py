@@ -184,7 +184,7 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
                 why = _finding(prober, made, tail, config) or "elements stay unwritten"
                 yield from _tile_rules(name, tiles.pop(name), f"else {why}")
     for name, units in tiles.items():
-        if any(re.match(rf"p\.{name}\b[^()+]* // ", text) for text in plan.grid):
+        if any(re.fullmatch(rf"p\.{name}\b[^()+]* // [^()+]*", text) for text in plan.grid):
             yield from _tile_rules(name, units, "the grid has no block for a partial tile")
 
 
