@@ -152,7 +152,7 @@ def instructions(program: SimulatedProgram, launches: Sequence[Launch], tensors:
         result = program.launch(
             launch, buffers, memory, instruction_limit=MOST_INSTRUCTIONS, blocks=blocks, sanitize=False
         )
-        ended = result.completed or result.fatal is not None  # the run itself reports an invalid access
+        ended = result.completed or _fault(result)  # the run itself reports an invalid access
         total += result.warp_instructions / len(blocks) * launch.blocks if ended else float("inf")
     return total
 
@@ -202,10 +202,13 @@ def _launched(
         launch, buffers, memory, instruction_limit=MOST_INSTRUCTIONS, sanitize=False, until_fatal=True, blocks=blocks
     )
     if not result.completed or result.fatal is not None:
-        found = result.fatal
-        raise KernelError(
-            f"{found.kind.replace('_', ' ')} at line {found.line}" if found else _why_unaffordable(math.inf)
-        )
+        raise KernelError(_fault(result) or _why_unaffordable(math.inf))
+
+
+def _fault(result: simt.LaunchResult) -> str:
+    """Return the finding that ended a launch, in words; empty if none did, apart from the limit of instructions."""
+    found = result.fatal
+    return f"{found.kind.replace('_', ' ')} at line {found.line}" if found and found.kind != simt.UNFINISHED else ""
 
 
 def _values(buffer: simt.Buffer, tensor: Tensor) -> torch.Tensor:

@@ -224,12 +224,12 @@ def _sized(
     if found < stated <= 2 * found and not written:
         shape = " * ".join(f"({axis})" if " " in axis else axis for axis in tensor.shape)
         return replace(tensor, shape=(f"{shape} + {stated - found}",), why=""), True
-    if found != stated and not tensor.why.startswith(_UNRUN):
+    if found < stated and not tensor.why.startswith(_UNRUN):
         verb = "written" if written else "read"
-        count = f"at most {found:,}" if found < stated else f"up to {found:,}"
-        notes.append(f"kernel.py: the tuner passes {stated:,} elements for {tensor.name}; in runs, {count} are {verb}")
-        if found < stated:
-            return replace(tensor, why=_without_size_doubts(tensor.why)), True
+        notes.append(
+            f"kernel.py: the tuner passes {stated:,} elements for {tensor.name}; in runs, at most {found:,} are {verb}"
+        )
+        return replace(tensor, why=_without_size_doubts(tensor.why)), True
     return replace(tensor, shape=tuple(map(str, given.shape)), why=""), False
 
 
