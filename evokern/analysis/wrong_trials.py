@@ -88,7 +88,7 @@ def _unsupported(default: Mapping[str, Any], trials: Sequence[Trial]) -> Iterato
     changed = {trial.number: {n for n, v in trial.config.items() if v != default[n]} for trial in (*failed, *passed)}
     good = {name for trial in passed for name in changed[trial.number]}
     wrong = {trial.number: names for trial in failed if (names := changed[trial.number] - good)}
-    # A trial that changes one gene convicts it; otherwise the genes that most failures have in common are suspects.
+    # A trial that changes one gene decides; otherwise the genes that most failures have in common are suspects.
     alone = {min(names): number for number, names in wrong.items() if len(changed[number]) == 1}
     counts = Counter(name for names in wrong.values() if not names & alone.keys() for name in names)
     named = [name for name in default if name in alone or counts[name] == max(counts.values(), default=0) > 0]

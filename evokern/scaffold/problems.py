@@ -28,8 +28,12 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
     if level == 1:
         return plan
     base = {f.name: found.problems[0][f.name] if f.choices else level for f in plan.fields}
-    while 0 in plan.extents(plan.whole_grid, plan.defaults, base) and max(base.values()) < MOST_LEVEL:
-        base = {f.name: base[f.name] * (1 if f.choices else 2) for f in plan.fields}
+    larger = base
+    while 0 in plan.extents(plan.whole_grid, plan.defaults, larger) and max(larger.values()) < MOST_LEVEL:
+        larger = {f.name: larger[f.name] if f.choices else 2 * larger[f.name] for f in plan.fields}
+        if larger == base:  # every field has choices
+            break
+    base = base if 0 in plan.extents(plan.whole_grid, plan.defaults, larger) else larger
     fields, constraints = [], list(plan.constraints)
     for field in plan.fields:
         if field.choices or any(text.endswith(f", p.{field.name})") for _, text, _ in plan.constraints):

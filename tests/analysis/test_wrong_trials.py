@@ -35,7 +35,7 @@ def test_narrow_misses_point_to_the_tolerance() -> None:
 
 
 def test_a_gene_whose_other_values_always_fail_is_named() -> None:
-    """A trial that changes one gene convicts it; without one, the genes that most failures share are suspects."""
+    """A trial that changes one gene decides; without one, the genes that most failures share are suspects."""
     genes = (Parameter("TILE", (1, 2, 3, 4)), Parameter("BLOCK", (32, 64)))
 
     def trial(number: int, tile: int, block: int, outcome: Outcome) -> Trial:
