@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evokern.analysis.no_success import no_success_hints, tolerance_shares
@@ -27,6 +28,9 @@ ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
 LEAST_ROUNDING = 1e-5
 """Relative error that counts as rounding for other types, about a hundred roundings of float32 (2**-24 each)."""
 _FAILED = (Outcome.COMPILE_ERROR, Outcome.OVER_RESOURCES, Outcome.CRASHED, Outcome.HUNG)
+_INCORRECT = (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG)
+LEAST_UNSUPPORTED = 2
+"""Minimum number of failed trials for a report of genes that the code may not support."""
 _FINDING = "sanitizer:"
 _OF_FINDINGS = {
     "sanitizer:input_write": "the order of the launch's args, or a tensor whose role should be inout",
@@ -72,7 +76,37 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     elif first is not None and first.outcome in _FAILED:
         outcome = first.outcome.value.replace("_", " ")
         found.append(f"the default candidate fails (trial {first.number}, {outcome}): {first.evaluation.reason}")
+    elif first is not None and first.evaluation.passed_gate:
+        found += _unsupported(default, recorded)
     return found
+
+
+def _unsupported(default: Mapping[str, Any], trials: Sequence[Trial]) -> Iterator[str]:
+    """Yield the genes whose other values always fail although the default candidate is right."""
+    failed = [trial for trial in trials if trial.outcome in _INCORRECT]
+    passed = [trial for trial in trials if trial.evaluation.passed_gate]
+    changed = {trial.number: {n for n, v in trial.config.items() if v != default[n]} for trial in (*failed, *passed)}
+    good = {name for trial in passed for name in changed[trial.number]}
+    wrong = {trial.number: names for trial in failed if (names := changed[trial.number] - good)}
+    # A trial that changes one gene decides; otherwise the genes that most failures have in common are suspects.
+    alone = {min(names): number for number, names in wrong.items() if len(changed[number]) == 1}
+    counts = Counter(name for names in wrong.values() if not names & alone.keys() for name in names)
+    named = [name for name in default if name in alone or counts[name] == max(counts.values(), default=0) > 0]
+    count = sum(bool(names & {*named}) for names in wrong.values())
+    if count < LEAST_UNSUPPORTED:
+        return
+    genes = " or ".join(named)
+    if good:
+        what = f"all {count} trials with other values of {genes} fail"
+    else:
+        share = "have" if count == len(failed) else f"fail, {count} of them with"
+        what = f"only the default candidate is right; all {len(failed)} others {share} other values of {genes}"
+        what += " and fail" if count == len(failed) else ""
+    example = next((f" (trial {alone[name]} changes nothing else)" for name in named if name in alone), "")
+    yield (
+        f"{what}{example}: the code may not support them; check that the code and the launch use "
+        f"{' and '.join(named)} everywhere, or give {'each' if len(named) > 1 else 'it'} one value"
+    )
 
 
 def is_narrow_miss(evidence: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ class SameAsDefault(KernelReference):
     def __init__(self) -> None:
         self._kernel: Kernel | None = None
         self._programs: list[tuple[Rendered, SimulatedProgram]] = []  # few: one for each set of macros
-        self._affordable: dict[Problem, bool] = {}
+        self._needed: dict[Problem, float] = {}
 
     def of(self, kernel: Kernel) -> SameAsDefault:
         """Return the reference of a loaded kernel."""
@@ -52,11 +53,10 @@ class SameAsDefault(KernelReference):
 
     def affordable(self, problem: Problem) -> bool:
         """Return whether the default candidate needs at most `MOST_INSTRUCTIONS` at a problem."""
-        if problem not in self._affordable:
+        if problem not in self._needed:
             launches, tensors = self._call(problem)
-            needed = instructions(self._program(problem), launches, tensors)
-            self._affordable[problem] = needed <= MOST_INSTRUCTIONS
-        return self._affordable[problem]
+            self._needed[problem] = instructions(self._program(problem), launches, tensors)
+        return self._needed[problem] <= MOST_INSTRUCTIONS
 
     def __call__(self, problem: Problem, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return the outputs of the default candidate.
@@ -64,16 +64,16 @@ class SameAsDefault(KernelReference):
         Raises:
             KernelError: it takes too long to simulate, or fails.
         """
-        if not self.affordable(problem):
-            raise KernelError(
-                f"the outputs of the default candidate at {problem} take too long to simulate; write `reference` in "
-                "kernel.py, or choose a smaller problem"
-            )
-        launches, tensors = self._call(problem)
         try:
+            if not self.affordable(problem):
+                raise KernelError(_why_unaffordable(self._needed[problem]))
+            launches, tensors = self._call(problem)
             return outputs(self._program(problem), launches, tensors, inputs)
         except KernelError as error:
-            raise KernelError(f"the default candidate cannot serve as reference at {problem}: {error}") from error
+            raise KernelError(
+                f"the default candidate, with which all others are compared, fails at {problem}: {error}; correct the "
+                "kernel, write `reference` in kernel.py, or choose a smaller problem"
+            ) from error
 
     def some(
         self, problem: Problem, inputs: Mapping[str, torch.Tensor], rng: random.Random, most: float
@@ -152,9 +152,15 @@ def instructions(program: SimulatedProgram, launches: Sequence[Launch], tensors:
         result = program.launch(
             launch, buffers, memory, instruction_limit=MOST_INSTRUCTIONS, blocks=blocks, sanitize=False
         )
-        ended = result.completed or result.fatal is not None  # the run itself reports an invalid access
+        ended = result.completed or _fault(result)  # the run itself reports an invalid access
         total += result.warp_instructions / len(blocks) * launch.blocks if ended else float("inf")
     return total
+
+
+def _why_unaffordable(needed: float) -> str:
+    if math.isinf(needed):
+        return f"one of its blocks does not end within {MOST_INSTRUCTIONS:,} warp instructions, perhaps never"
+    return f"it would need {needed:.2g} warp instructions, but at most {MOST_INSTRUCTIONS:,} are simulated"
 
 
 def outputs(
@@ -196,8 +202,13 @@ def _launched(
         launch, buffers, memory, instruction_limit=MOST_INSTRUCTIONS, sanitize=False, until_fatal=True, blocks=blocks
     )
     if not result.completed or result.fatal is not None:
-        found = result.fatal
-        raise KernelError(f"{found.kind} on line {found.line}" if found else "it did not end")
+        raise KernelError(_fault(result) or _why_unaffordable(math.inf))
+
+
+def _fault(result: simt.LaunchResult) -> str:
+    """Return the finding that ended a launch, in words; empty if none did, apart from the limit of instructions."""
+    found = result.fatal
+    return f"{found.kind.replace('_', ' ')} at line {found.line}" if found and found.kind != simt.UNFINISHED else ""
 
 
 def _values(buffer: simt.Buffer, tensor: Tensor) -> torch.Tensor:

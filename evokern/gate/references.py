@@ -387,6 +387,8 @@ class References:
                 answer = dict((reference or kernel.workload.reference)(problem, inputs))
             except torch.OutOfMemoryError:  # not the fault of the reference: other processes use GPU memory too
                 raise
+            except KernelError as error:  # from evokern's own references, with the problem and the remedy
+                raise KernelError(f"kernel {kernel.name}: {error}") from error
             except KERNEL_CODE_EXCEPTIONS as error:
                 raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
             if set(answer) != set(wanted):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from evokern.declaration.kernel import SIGNIFICAND_BITS
 from evokern.escaping import in_comment, in_docstring
 from evokern.scaffold.declares import check_declares, literal
 from evokern.scaffold.draft import Draft, DraftReference
@@ -14,12 +15,12 @@ from evokern.scaffold.infer import bytes_of
 from evokern.scaffold.plan import DraftArgument, DraftTensor, whole
 from evokern.scaffold.problems import LIMIT, uses_indices
 
-OPTIONAL_PARTS = (
+_OPTIONAL_PARTS = (
     "        # Optional: slices=(Slice({...: 0, ...: 0}),) if rows of an input affect only the same rows of an output;",
     "        # candidates of a large problem then get new rows. nonfinite=(...): inputs that may be infinite or NaN.",
 )
 """Optional parts of a workload, as comments in the draft."""
-BOUNDS = (
+_BOUNDS = (
     "        # The allowed rounding error of each output is derived from the reference. If the reference uses a torch",
     "        # operation without a known bound, a message names the operation: then write error={...} (docs/proof.md).",
 )
@@ -35,12 +36,13 @@ def kernel_py(name: str, origin: str, made: Draft) -> str:
         made: draft to write.
     """
     if made.stated is not None:
-        check_declares(_kernel_py(name, origin, replace(made, stated=None)), origin)
-        return _kernel_py(name, origin, made)  # with code that the user named on the command line
-    return check_declares(_kernel_py(name, origin, made), origin)
+        check_declares(unchecked_kernel_py(name, origin, replace(made, stated=None)), origin)
+        return unchecked_kernel_py(name, origin, made)  # with code that the user named on the command line
+    return check_declares(unchecked_kernel_py(name, origin, made), origin)
 
 
-def _kernel_py(name: str, origin: str, made: Draft) -> str:
+def unchecked_kernel_py(name: str, origin: str, made: Draft) -> str:
+    """Return the text of `kernel.py`, in which code from the input file may run, as in a torch task."""
     outputs = [tensor for tensor in made.tensors if tensor.role in ("output", "inout")]
     reference = [] if made.same_as_default else ["", "", *_reference(made, outputs)]
     body = "\n".join([*_launches(made, origin), "", "", *_tensors(made), *reference])
@@ -212,8 +214,10 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
         for output, (text, why) in stated.bounds.items():
             yield in_comment(f"            {literal(output)}: {text},  # TODO: confirm this error bound; {why}")
         yield "        },"
+        if exact := [f"{literal(one.name)}: Tolerance(0, 0)" for one in outputs if one.dtype not in SIGNIFICAND_BITS]:
+            yield f"        tolerance={{{', '.join(exact)}}},"
     elif not made.same_as_default:
-        yield from BOUNDS
+        yield from _BOUNDS
     work = " + ".join(" * ".join(f"({a})" if " " in a else a for a in t.shape) for t in outputs)
     if stated is not None and stated.flops:
         yield f"        flops=lambda p: {stated.flops},  # matrix products of the reference"
@@ -227,7 +231,7 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
         run = "computed" if stated.rounded else "reference"
         yield f"        baselines=(Baseline({literal(stated.name)}, {run}),),"
         yield "        cpp_reference=False,"
-    yield from OPTIONAL_PARTS
+    yield from _OPTIONAL_PARTS
     yield from ("    ),", ")")
 
 

@@ -12,23 +12,10 @@ import json
 from evokern.errors import SourceError
 from evokern.escaping import visible
 
-_CALLED = frozenset(
-    {
-        *(
-            "Constraint",
-            "GoldenValues",
-            "Kernel",
-            "Launch",
-            "Parameter",
-            "ProblemField",
-            "SameAsDefault",
-            "Scalar",
-            "Tensor",
-        ),
-        *("Tolerance", "Workload"),
-        *("divides", "i32", "i64", "ceil_div", "min", "max", "int", "abs", "ValueError"),
-    }
-)
+_CALLED = frozenset((
+    "Constraint", "GoldenValues", "Kernel", "Launch", "Parameter", "ProblemField", "SameAsDefault", "Scalar", "Tensor",
+    "Tolerance", "Workload", "divides", "i32", "i64", "ceil_div", "min", "max", "int", "abs", "ValueError",
+))  # fmt: skip
 """Functions that a draft may call."""
 _ALLOWED_NODES = (
     ast.Module, ast.Expr, ast.ImportFrom, ast.alias, ast.FunctionDef, ast.arguments, ast.arg, ast.Assign, ast.Return,

@@ -221,15 +221,11 @@ def whole(dtype: str) -> bool:
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
     """Return the plan with fields that affect no buffer size turned into constant arguments."""
-    arguments = tuple(
-        replace(
-            a, expression=str(values.get(a.name.upper(), 1)), why="not a field, because no buffer size depends on it"
-        )
-        if a.expression and a.expression.removeprefix("p.") in names
-        else a
-        for a in plan.arguments
-    )
-    return replace(plan, arguments=arguments, fields=tuple(f for f in plan.fields if f.name not in names))
+    arguments, why = list(plan.arguments), "not a field, because no buffer size depends on it"
+    for at, one in enumerate(arguments):
+        if one.expression and one.expression.removeprefix("p.") in names:
+            arguments[at] = replace(one, expression=str(values.get(one.name.upper(), 1)), why=why)
+    return replace(plan, arguments=tuple(arguments), fields=tuple(f for f in plan.fields if f.name not in names))
 
 
 def _whole_clusters(blocks: str, cluster: str) -> str:

@@ -7,7 +7,6 @@ of an out-of-bounds access or a hang, the guess was wrong.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -32,9 +31,11 @@ INSTRUCTIONS = 5_000_000
 LATER_ONLY = "drafts support at most"
 """Part of the error for a kernel that compiles only for a later architecture."""
 ALL_INSTRUCTIONS = 60_000_000
-"""Number of warp instructions of all runs after which no further grids are tried: about a minute."""
-ALL_SECONDS = 12.0
-"""Time of all runs after which only necessary ones follow."""
+"""Cost of all runs after which only necessary ones follow, in warp instructions: about ten seconds."""
+SANITIZED = 9
+"""Cost of an instruction under the sanitizer."""
+BYTES = 512
+"""Size of buffers whose allocation costs as much as an instruction."""
 MOST_THREADS = 1 << 20
 """Maximum number of threads in one run; larger guessed grids give no more information."""
 FEW_THREADS = 1 << 18
@@ -116,12 +117,11 @@ class Prober:
         self.chips = chips
         self._programs: dict[tuple[tuple[str, ...], str], SimulatedProgram | str] = {}
         self._executed = 0
-        self._seconds = 0.0
 
     @property
     def exhausted(self) -> bool:
-        """Whether the runs together took so long that only necessary ones should follow."""
-        return self._executed > ALL_INSTRUCTIONS or self._seconds > ALL_SECONDS
+        """Whether the runs together cost so much that only necessary ones should follow."""
+        return self._executed > ALL_INSTRUCTIONS
 
     def program(self, entry: str, options: tuple[str, ...]) -> SimulatedProgram | str:
         """Return the compiled program, or the compiler's error."""
@@ -174,17 +174,6 @@ class Prober:
             blocks: linear ids of the blocks to run, or the approximate number of blocks to sample from a launch of any
                 size; None for all.
         """
-        started = time.monotonic()
-        try:
-            return self._run(plan, problem, config, limit, capacity, exact, keep, sanitize, most_threads, blocks)
-        finally:
-            self._seconds += time.monotonic() - started
-
-    def _run(
-        self, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any] | None, limit: int, capacity: int,
-        exact: Mapping[str, int] | None, keep: bool, sanitize: bool, most_threads: int,
-        blocks: int | Sequence[int] | None,
-    ) -> Run:  # fmt: skip
         config = plan.defaults if config is None else config
         limit = plan.index_limit(limit, problem)
         try:
@@ -230,7 +219,8 @@ class Prober:
                     launch, given, memory, instruction_limit=most, sanitize=sanitize, until_fatal=True,
                     blocks=program.sample_blocks(launch, blocks) if isinstance(blocks, int) else blocks,
                 )  # fmt: skip
-            self._executed += max(result.warp_instructions, LEAST)
+            cost = result.warp_instructions * (SANITIZED if sanitize else 1)
+            self._executed += max(LEAST, cost + sum(one.size for one in memory.buffers) // BYTES)
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
         finding = next(iter(result.findings if sanitize else ()), None) if result.completed else result.fatal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,8 @@ LIMIT = 8
 """Upper limit of random integers that index a buffer."""
 MOST_STEPS = 1 << 20
 """Maximum value of a small problem's field, in multiples of its divisor."""
+MOST_LEVEL = 1 << 10
+"""Maximum value of fields in the search for divisors."""
 STUDY_ELEMENTS = 1 << 22
 """Approximate number of elements of the largest buffer in the study's problem."""
 
@@ -25,6 +28,12 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
     if level == 1:
         return plan
     base = {f.name: found.problems[0][f.name] if f.choices else level for f in plan.fields}
+    larger = base
+    while 0 in plan.extents(plan.whole_grid, plan.defaults, larger) and max(larger.values()) < MOST_LEVEL:
+        larger = {f.name: larger[f.name] if f.choices else 2 * larger[f.name] for f in plan.fields}
+        if larger == base:  # every field has choices
+            break
+    base = base if 0 in plan.extents(plan.whole_grid, plan.defaults, larger) else larger
     fields, constraints = [], list(plan.constraints)
     for field in plan.fields:
         if field.choices or any(text.endswith(f", p.{field.name})") for _, text, _ in plan.constraints):
@@ -36,7 +45,7 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
         needed = _needed(prober, plan, tensors, base, field.name, level)
         units = _tile_units(plan, field.name, needed) if needed > 1 else []
         if not units:
-            why = _tail_fault(prober, plan, tensors, {**base, field.name: level + 1})
+            why = _tail_fault(prober, plan, tensors, {**base, field.name: base[field.name] + 1})
             fields.append(replace(field, multiple_of=needed, why=why) if needed > 1 else field)
             continue
         fields.append(field)
@@ -74,7 +83,7 @@ def _needed(
     low, high = 0, len(powers) - 1
     while low < high:
         middle = (low + high) // 2
-        if clean(prober, plan, tensors, {**base, name: level + powers[middle]}):
+        if clean(prober, plan, tensors, {**base, name: base[name] + powers[middle]}):
             high = middle
         else:
             low = middle + 1
@@ -115,11 +124,28 @@ def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
 
 
 def tile_units(text: str, field: str) -> list[str]:
-    """Return the divisors of a field in a grid expression: `ceil_div(p.N, UNIT)` or `(p.N + UNIT - 1) // UNIT`."""
-    word = rf"p\.{re.escape(field)}\b"
-    found = re.findall(rf"ceil_div\([^,()]*{word}[^,()]*,\s*(.+)\)$", text)
-    found += re.findall(rf"{word}[^/]*//\s*(\([^()]*\)|[\w.]+)", text)
-    return [unit.strip() for unit in found]
+    """Return the divisors of a field in a grid expression such as `ceil_div(p.N, UNIT)` or `(p.N + UNIT - 1) // UNIT`.
+
+    The divisors of a quotient are multiplied: `ceil_div(p.N // A, B)` has the divisor `A * B`.
+    """
+
+    def divisors(node: ast.AST) -> list[list[str]]:
+        match node:
+            case ast.Attribute(value=ast.Name(id="p"), attr=name) if name == field:
+                return [[]]
+            case ast.Call(func=ast.Name(id="ceil_div"), args=[left, right]):
+                return [[*inner, ast.unparse(right)] for inner in divisors(left)]
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
+                return [[*inner, ast.unparse(right)] for inner in divisors(left)]
+        return [found for child in ast.iter_child_nodes(node) for found in divisors(child)]
+
+    try:
+        found = divisors(ast.parse(text, mode="eval"))
+    except SyntaxError:
+        return []
+    return [
+        " * ".join(f"({one})" if len(parts) > 1 and " " in one else one for one in parts) for parts in found if parts
+    ]
 
 
 def small_problems(plan: Plan, tensors: Sequence[DraftTensor], prober: Prober | None) -> tuple[dict[str, int], ...]:

@@ -6,14 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import (
-    ELEMENT_TYPES,
-    UNSUPPORTED,
-    UNSUPPORTED_TYPES,
-    CudaSource,
-    KernelFunction,
-    Parameter,
-)
+from evokern.cuda_source import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES, CudaSource, KernelFunction, Parameter
 from evokern.cuda_source.host import Dim3, names_in, text_of, translated
 from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.specialize.conditionals import inline_headers
@@ -290,11 +283,8 @@ def _arguments(
         elif base in REAL:
             literal = argument if isinstance(argument, int | float) else None
             formula = launch.numbers.get(parameter.name) if launch and base != "bool" else None
-            value = formula or (
-                str(literal is None or bool(literal))
-                if base == "bool"
-                else str(float(1.0 if literal is None else literal))
-            )
+            number = 1.0 if literal is None else float(literal)
+            value = formula or str(bool(number) if base == "bool" else number)
             known = literal is not None or formula is not None
             yield DraftArgument(name, REAL[base], value, "" if known else "the file's launch passes a variable")
         else:

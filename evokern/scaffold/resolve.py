@@ -12,7 +12,7 @@ from evokern.declaration.render import Rendered
 from evokern.hardware.profiles import Profile
 from evokern.scaffold.plan import generated_headers
 
-_PROBE = "\ntemplate <class T> __global__ void evokern_type() {}\n"
+_PROBE = "\ntemplate <class evokern_T> __global__ void evokern_type() {}\n"
 _BUILTIN = {
     "f": "float", "d": "double", "i": "int", "j": "unsigned", "l": "int64_t", "m": "uint64_t", "x": "long long",
     "y": "unsigned long long", "s": "short", "t": "unsigned short", "a": "signed char", "h": "unsigned char",
@@ -43,7 +43,7 @@ def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profi
         return {}
     found: dict[str, str] = {}
     for name, entry in zip(asked, entries, strict=True):
-        match = re.search(r"evokern_typeI(?:(\d+)(\w+)|([a-z]))EvvE?", program.lowered[entry])
+        match = re.search(r"evokern_typeI(?:(\d+)(\w+)|([a-z]))EvvE?", program.lowered.get(entry, ""))
         if match and match[3] in _BUILTIN:
             found[name] = _BUILTIN[match[3]]
         elif match and match[1] and match[2][: int(match[1])] in ELEMENT_TYPES:

@@ -34,6 +34,30 @@ def test_narrow_misses_point_to_the_tolerance() -> None:
     assert "tolerance" not in told
 
 
+def test_a_gene_whose_other_values_always_fail_is_named() -> None:
+    """A trial that changes one gene decides; without one, the genes that most failures share are suspects."""
+    genes = (Parameter("TILE", (1, 2, 3, 4)), Parameter("BLOCK", (32, 64)))
+
+    def trial(number: int, tile: int, block: int, outcome: Outcome) -> Trial:
+        measured = outcome is Outcome.MEASURED
+        evidence = {"check": "tolerance", "got": 1.0, "expected": 3.0} if outcome is Outcome.WRONG else {"error": "x"}
+        made = Evaluation(outcome, 1.0 if measured else None, evidence={} if measured else evidence)
+        return Trial(number, Proposal(Config({"TILE": tile, "BLOCK": block})), made)
+
+    right, wrong, crashed = Outcome.MEASURED, Outcome.WRONG, Outcome.CRASHED
+    default = trial(0, 1, 32, right)
+    (told,) = hints("k", genes, [default, trial(1, 1, 64, right), trial(2, 2, 32, wrong), trial(3, 3, 64, crashed)])
+    assert told.startswith("all 2 trials with other values of TILE fail (trial 2 changes nothing else)")
+    assert told.endswith("check that the code and the launch use TILE everywhere, or give it one value")
+    (told,) = hints("k", genes, [default, trial(1, 4, 64, wrong), trial(2, 2, 64, wrong), trial(3, 3, 32, wrong)])
+    assert told.startswith("only the default candidate is right; all 3 others have other values of TILE and fail (tr")
+    (told,) = hints("k", genes, [default, trial(1, 4, 64, wrong), trial(2, 2, 64, wrong)])
+    assert "other values of TILE or BLOCK and fail: the code" in told and told.endswith("or give each one value")
+    assert not hints("k", genes, [default, trial(1, 2, 32, wrong)])
+    assert not hints("k", genes, [default, trial(1, 2, 32, wrong), trial(2, 2, 64, wrong), trial(3, 2, 32, right)])
+    assert not hints("k", genes, [trial(1, 2, 32, wrong), trial(2, 3, 64, wrong)])
+
+
 @pytest.mark.parametrize(
     ("evidence", "narrow"),
     [

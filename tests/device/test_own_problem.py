@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from paths import DATA
 
 from evokern.analysis.check.simulated_run import own_problem, simulated_run
@@ -23,6 +25,7 @@ from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.worker import SimWorker
+from evokern.errors import KernelError
 from evokern.hardware.profiles import chip
 from evokern.simt.memory.access_record import WriteRecord
 from evokern.simt.memory.buffers import Memory
@@ -217,6 +220,25 @@ def test_some_results_are_compared_if_the_reference_is_too_expensive(
     assert fault is not None and "of 'y' in sampled blocks are wrong" in fault["message"]
     monkeypatch.setattr(full_size_check, "SOME_INSTRUCTIONS", 1)
     assert check.compare_some(wrong, problem) == (None, 0, 20000)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("x[i + 4096]", "fails at N=100: out of bounds at line 4; correct the kernel, write `reference` in kernel.py"),
+        ("x[i]; while (n > 0) atomicAdd(y, 1.f)", "does not end within 1,000 warp instructions, perhaps never"),
+    ],
+)
+def test_a_default_candidate_that_fails_is_no_reference(
+    wrong: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has the problem, the fault and the remedy."""
+    monkeypatch.setattr(default_outputs, "MOST_INSTRUCTIONS", 1000)
+    (tmp_path / "kernel.py").write_text(SAME)
+    (tmp_path / "kernel.cu").write_text(COPIED.replace("i < 5000 || !WRONG ? x[i] : 2 * x[i]", wrong))
+    kernel = load_kernel(tmp_path)
+    with pytest.raises(KernelError, match=re.escape(told)):
+        kernel.workload.reference(kernel.problem("N=100"), {"x": torch.ones(100, dtype=torch.float64)})
 
 
 def test_check_names_what_a_default_candidate_is_compared_with(tmp_path: Path) -> None:

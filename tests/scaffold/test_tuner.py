@@ -16,6 +16,7 @@ from evokern.compile.accepted_options import split_options
 from evokern.declaration.as_data import golden
 from evokern.errors import KernelError, SourceError
 from evokern.scaffold.declaration_text import study_toml
+from evokern.scaffold.problems import tile_units
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_call, from_t1, is_script, is_t1
@@ -437,3 +438,47 @@ def test_a_study_of_long_blocks_has_a_smaller_problem(tmp_path: Path) -> None:
     made = draft_of(from_t1(json.dumps(_t1(ProblemSize=[1 << 20], Arguments=arguments)), tmp_path / "t1.json"))
     assert made.smaller == "N=1048576" and made.study["N"] < 1 << 20 and (1 << 20) % made.study["N"] == 0
     assert "# The file's problem is N=1048576" in study_toml("k", made)
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("ceil_div(p.N, c.A)", ["c.A"]),
+        ("ceil_div(p.N // c.A, c.B * c.C)", ["c.A * (c.B * c.C)"]),
+        ("(p.N + c.A - 1) // c.A", ["c.A"]),
+        ("p.N // c.A // c.B + 1", ["c.A * c.B"]),
+        ("ceil_div(p.M, c.A)", []),
+        ("p.N *", []),
+    ],
+)
+def test_divisors_of_a_quotient_are_multiplied(text: str, units: list[str]) -> None:
+    """A grid such as `ceil_div(p.N // A, B)` has one tile of A * B elements."""
+    assert tile_units(text, "N") == units
+
+
+def test_a_t1_file_that_contradicts_its_kernel_is_shown_with_both(tmp_path: Path) -> None:
+    """Another element type, an array too small for the kernel, and the rule of a grid that rounds down twice."""
+    (tmp_path / "k.cu").write_text(
+        "#define T double\n#define T2 double2\n"
+        "__global__ void k(T2* out, const float* x) {\n"
+        "  int i = (blockIdx.x * block_size_x + threadIdx.x) * rows;\n"
+        "  for (int j = 0; j < rows; j++) out[i + j] = make_double2(x[i + j], x[i + j + 3]);\n}\n"
+    )
+    vector = {"Type": "float", "MemoryType": "Vector", "Size": 4096}
+    arguments = [
+        {**vector, "Name": "y", "Type": "float2", "AccessType": "WriteOnly"},
+        {**vector, "Name": "x", "AccessType": "ReadOnly"},
+    ]
+    rule = {"TargetName": "y", "ValidationThreshold": 0.25}
+    changes = {"ProblemSize": [], "GlobalSize": {"X": "4096 // rows // block_size_x"}, "Arguments": arguments,
+               "ReferenceArguments": [rule]}  # fmt: skip
+    given = _t1(**changes)
+    given["ConfigurationSpace"]["TuningParameters"] += [{"Name": "rows", "Values": [1, 2]}]
+    made = draft_of(from_t1(json.dumps(given), tmp_path / "t1.json"))
+    assert "the tuner passes f32 for out, but the kernel takes T2* (f64)" in " ".join(made.notes)
+    assert made.tolerance["out"][:2] == (0.25, 0.0)
+    rules = [text for name, text, _ in made.plan.constraints if name.startswith("whole_")]
+    assert rules == ["divides(c.rows * c.block_size_x, p.SIZE_X)"]
+    (tmp_path / "k.cu").write_text((tmp_path / "k.cu").read_text().replace("i + j + 3", "i + j + 200000"))
+    made = draft_of(from_t1(json.dumps(given), tmp_path / "t1.json"))
+    assert "with the tuner's sizes, an access is out of bounds in kernel.cu:" in " ".join(made.notes)

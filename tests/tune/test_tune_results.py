@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import DATA
 from typer.testing import CliRunner
 
 import evokern
@@ -82,6 +87,21 @@ def test_an_interrupted_call_ends_the_script(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(api, "search_study", lambda *arguments, **options: Interrupted())
     with pytest.raises(KeyboardInterrupt, match="the same call continues it"):
         call(tmp_path)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_script_like_every_python_script(tmp_path: Path) -> None:
+    """SIGINT ends the process, so that a shell sees 130; the last line says how to continue."""
+    for name in ("histogram.py", "histogram.cu"):
+        shutil.copy(DATA / "tune" / name, tmp_path)
+    command = [sys.executable, "histogram.py", "sim:l4"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "trials" in line)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+    assert process.returncode == -signal.SIGINT
+    assert told.splitlines()[-1].startswith("KeyboardInterrupt: the search of histogram was interrupted; the same call")
 
 
 def test_a_race_within_a_warp_is_named_in_the_verification(tmp_path: Path) -> None:

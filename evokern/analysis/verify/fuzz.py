@@ -18,6 +18,7 @@ import torch
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
+from evokern.declaration.as_data.golden import KernelReference
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
@@ -30,7 +31,7 @@ from evokern.declaration.small_problems import (
     small_problem,
     whole_tile_problem,
 )
-from evokern.device.sim.failure import is_too_large
+from evokern.device.sim.failure import is_too_large, too_large
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError
@@ -134,6 +135,9 @@ class Checker:
             RunFailed: the case is too large to simulate.
         """
         kernel, config, problem = self._kernel, self._config, case.problem
+        reference = kernel.workload.reference
+        if isinstance(reference, KernelReference) and reference.affordable(problem) is False:
+            raise too_large(1, 0, "references", f"the reference takes too long at {problem}")
         try:
             limit = self._study.simulation.instruction_limit
             runner = SimRunner(self._compiled(problem), problem, limit, case.lead, record_paths=True)

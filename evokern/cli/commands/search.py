@@ -130,7 +130,8 @@ def _hints(result: SessionResult) -> list[str]:
     from evokern.analysis.wrong_trials import hints_of
     from evokern.store import open_readonly
 
-    if not result.summary["outcomes"]["wrong"] and result.summary["best"] is not None:
+    failures = sum(result.summary["outcomes"][one] for one in ("wrong", "crashed", "hung"))
+    if not failures and result.summary["best"] is not None:
         return []
     with open_readonly(result.db) as reader:
         record = reader.study(result.study)

@@ -405,11 +405,8 @@ class CallEvaluator(ExpressionEvaluator):
             reference.frame.variables[reference.name] = Pointer(buffer, kind)
             return None
         if name in ("malloc", "calloc", "aligned_alloc"):
-            size = (
-                given[-1]
-                if name != "calloc" or len(given) < 2
-                else operation("*", as_expr(given[0]), as_expr(given[1]))
-            )
+            several = name == "calloc" and len(given) > 1
+            size = operation("*", as_expr(given[0]), as_expr(given[1])) if several else given[-1]
             return Pointer(HostBuffer("", "host", tree.line(node), bytes=as_expr(size)), "")
         if name.startswith("cudaMemcpy") and len(given) > 2:
             kind = " ".join(tree.text(one) for one in nodes[3:])

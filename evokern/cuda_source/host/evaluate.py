@@ -20,13 +20,7 @@ from evokern.cuda_source.host.frames import (
     literal_in,
     merge,
 )
-from evokern.cuda_source.host.known_functions import (
-    CONTAINER,
-    ENDS,
-    TENSOR,
-    base_real,
-    type_size,
-)
+from evokern.cuda_source.host.known_functions import CONTAINER, ENDS, TENSOR, base_real, type_size
 from evokern.cuda_source.host.program import declared_name
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
@@ -287,13 +281,8 @@ class HostEvaluator(CallEvaluator):
             statements = [one for one in tree.children(case) if one != label]
             if not statements:
                 continue
-            condition = (
-                pending[0]
-                if len(pending) == 1
-                else Arithmetic("||", tuple(pending))
-                if pending
-                else Name("default", "unknown")
-            )
+            condition = pending[0] if pending else Name("default", "unknown")
+            condition = Arithmetic("||", tuple(pending)) if len(pending) > 1 else condition
             pending = []
             if condition == 0:
                 continue

@@ -21,10 +21,7 @@ from evokern.cuda_source.host.frames import (
     merge,
     owner_of,
 )
-from evokern.cuda_source.host.known_functions import (
-    REAL_TYPES,
-    type_size,
-)
+from evokern.cuda_source.host.known_functions import REAL_TYPES, type_size
 from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.types import TypeEvaluator
@@ -240,13 +237,8 @@ class ExpressionEvaluator(TypeEvaluator):
                 value = self._dim3(value.items)
             if isinstance(value, HostBuffer) and value.kind != "tensor" and isinstance(old, HostBuffer):
                 value.name = value.name or name
-            kind = (
-                "dim3"
-                if isinstance(old, Dim3)
-                else "double"
-                if isinstance(old, Arithmetic) and old.operator.startswith("real")
-                else "int"
-            )
+            real = isinstance(old, Arithmetic) and old.operator.startswith("real")
+            kind = "dim3" if isinstance(old, Dim3) else "double" if real else "int"
             if isinstance(value, Pointer) and isinstance(old, Pointer) and old.type:
                 value = replace(value, type=old.type)
             owner.variables[name] = self._named(name, value, kind, owner) if not isinstance(value, Dim3) else value
@@ -259,12 +251,10 @@ class ExpressionEvaluator(TypeEvaluator):
             else:
                 owner.variables[self._path(left)] = value
         elif left.type == "pointer_expression":
-            target = self._evaluate(tree.field(left, "argument"), frame)
-            target = (
-                target
-                if isinstance(target, VariableReference)
-                else frame.variables.get(tree.text(tree.field(left, "argument")))
-            )
+            pointer = tree.field(left, "argument")
+            target = self._evaluate(pointer, frame)
+            if not isinstance(target, VariableReference):
+                target = frame.variables.get(tree.text(pointer))
             if isinstance(target, VariableReference):
                 target.frame.variables[target.name] = value
         elif left.type == "subscript_expression":

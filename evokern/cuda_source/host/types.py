@@ -8,12 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from evokern.cuda_source.host import tree
-from evokern.cuda_source.host.frames import (
-    DEEPEST,
-    Frame,
-    FunctionValue,
-    Value,
-)
+from evokern.cuda_source.host.frames import DEEPEST, Frame, FunctionValue, Value
 from evokern.cuda_source.host.program import FunctionNode, HostProgram
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node

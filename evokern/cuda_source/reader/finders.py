@@ -7,12 +7,7 @@ from collections.abc import Iterator
 
 from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.reader.host_code import HostCode
-from evokern.cuda_source.reader.records import (
-    HostFunction,
-    KernelFunction,
-    Parameter,
-    TemplateParameter,
-)
+from evokern.cuda_source.reader.records import HostFunction, KernelFunction, Parameter, TemplateParameter
 from evokern.cuda_source.source_file import SourceFile
 
 _QUALIFIERS = re.compile(

@@ -15,13 +15,7 @@ from evokern.cuda_source.lexer import NESTING
 from evokern.cuda_source.reader import finders, known_headers, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
-from evokern.cuda_source.reader.records import (
-    EntryPoint,
-    HostFunction,
-    Include,
-    KernelFunction,
-    Macro,
-)
+from evokern.cuda_source.reader.records import EntryPoint, HostFunction, Include, KernelFunction, Macro
 from evokern.cuda_source.source_file import SourceFile
 from evokern.errors import SourceError
 from evokern.files import is_file, read_bytes
@@ -216,11 +210,9 @@ def _with_headers(
         unit, place = units[name], places[name]
         for directive in preprocessor.includes(unit.stream):
             own = [place.parent] if place and directive.quoted else []
-            header = (
-                None
-                if known_headers.is_device_header(directive.name) or known_headers.is_host_part(directive.name)
-                else _locate(directive.name, [*own, *include_dirs])
-            )
+            device = known_headers.is_device_header(directive.name)
+            replaced = device or known_headers.is_host_part(directive.name)
+            header = None if replaced else _locate(directive.name, [*own, *include_dirs])
             if directive.name in texts:
                 status = "local"
                 if directive.name not in units:
@@ -228,13 +220,8 @@ def _with_headers(
                     places[directive.name] = None
                     waiting.append(directive.name)
             elif header is None:
-                status = (
-                    "device"
-                    if known_headers.is_device_header(directive.name)
-                    else "missing"
-                    if directive.quoted and not known_headers.is_host_header(directive.name)
-                    else "host"
-                )
+                missing = directive.quoted and not known_headers.is_host_header(directive.name)
+                status = "device" if device else "missing" if missing else "host"
             else:
                 status = "local"
                 if directive.name not in units:

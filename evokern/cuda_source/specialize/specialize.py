@@ -68,10 +68,7 @@ def specialize(
 
 
 def self_contained(
-    text: str,
-    macros: Mapping[str, str | int],
-    headers: Mapping[str, str] | None = None,
-    entries: Iterable[str] = (),
+    text: str, macros: Mapping[str, str | int], headers: Mapping[str, str] | None = None, entries: Iterable[str] = ()
 ) -> str:
     """Return a kernel's source with its headers and macros inserted and all alternatives kept; arguments as above."""
     text = _inlined(text, headers)

@@ -7,16 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import CudaSource, KernelFunction, TemplateParameter
-from evokern.cuda_source.host import (
-    Arithmetic,
-    Expr,
-    HostLaunch,
-    Name,
-    TypeName,
-    number,
-    template_arguments,
-    text_of,
-)
+from evokern.cuda_source.host import Arithmetic, Expr, HostLaunch, Name, TypeName, number, template_arguments, text_of
 from evokern.scaffold.genes.tunables import comments_on, values_of
 from evokern.scaffold.plan import DraftField, DraftGene
 from evokern.scaffold.stated.launch import StatedLaunch

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from evokern.declaration.kernel import SIGNIFICAND_BITS
-from evokern.scaffold.declaration_text import BOUNDS, OPTIONAL_PARTS
+from evokern.scaffold import declaration_text
+from evokern.scaffold.draft import Draft, DraftReference
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, DraftTensor, Plan
 from evokern.scaffold.torch_task.probe import Probe, TaskTensor
 
 ENTRY = "forward"
@@ -15,7 +16,6 @@ _TYPES = {
     "f64": "double", "f32": "float", "f16": "__half", "bf16": "__nv_bfloat16", "i64": "long long", "i32": "int",
     "i16": "short", "i8": "signed char", "u8": "unsigned char",
 }  # fmt: skip
-READY_MADE = {"Elementwise", "Sum", "SumOfProducts"}
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 INPUT_LARGE, PARAMETER_LARGE = 64.0, 4.0
 """Standard deviation of large inputs: absolute for arguments, relative to the usual value for parameters."""
@@ -33,85 +33,62 @@ def kernel_py(name: str, origin: str, made: Probe, bounds: Bounds, large: float 
         bounds: bounds of the outputs without a derived one.
         large: standard deviation of the large inputs of arguments.
     """
-    scalars = [a for a in made.arguments if isinstance(a, (int, float)) and not isinstance(a, bool)]
-    # Integer arguments are passed to the kernel as int, other numbers as float.
-    names = ["Baseline", "Kernel", "Launch", "Parameter", *(["ProblemField"] if made.fields else []), "Tensor",
-             *(["Tolerance"] if bounds and any(one.dtype not in SIGNIFICAND_BITS for one in made.outputs) else []),
-             "Workload", *({text.partition("(")[0] for text, _ in bounds.values()} & READY_MADE),
-             *(["f32"] if any(isinstance(s, float) for s in scalars) else []),
-             *(["i32"] if made.fields or any(isinstance(s, int) for s in scalars) else [])]  # fmt: skip
+    return declaration_text.unchecked_kernel_py(name, origin, _draft(made, bounds, large))
+
+
+def _draft(made: Probe, bounds: Bounds, large: float = INPUT_LARGE) -> Draft:
+    """Return a draft with the task's module as its reference and one thread per output element."""
+    gene = DraftGene("BLOCK", BLOCKS, 256, doc=BLOCK_DOC)
+    fields = tuple(DraftField(field, step) for field, (step, _) in made.fields.items())
+    grid = f"ceil_div({_product(made.outputs[0].shape)}, c.BLOCK)"
+    tensors = [DraftTensor(one.name, one.dtype, one.shape, "input", "", _extra(one, large)) for one in _inputs(made)]
+    tensors += [DraftTensor(one.name, one.dtype, one.shape, "output") for one in made.outputs]
+    passed = ", ".join(map(_passed, made.arguments))
+    weights = ", ".join(f'"{one.parameter}": t["{one.name}"]' for one in made.parameters)
+    names = ", ".join(f'"{one.name}"' for one in made.outputs)
     mode = "" if made.training else ", training=False"
     mode += ", copies=True" if made.copies else ""
     mode += f", tied={made.ties!r}" if made.ties else ""
-    lines = [
-        f'"""Kernel {name}, drafted from {origin}; reference and tensors come from its torch module."""',
-        "",
+    imports = (
         "from pathlib import Path",
-        "",
-        f"from evokern import {', '.join(names)}",
         "from evokern.declaration.torch_task import TorchTask",
-        "",
         f'TASK = TorchTask(Path(__file__).with_name("task.py"){mode})',
-        "",
-        "",
-        "def ceil_div(a, b):",
-        '    """Return a / b, rounded up."""',
-        "    return -(-a // b)",
-        "",
-        "",
-        "def launches(c, p):",
-        '    """Return one launch with a thread per output element."""',
-        f"    elements = {_product(made.outputs[0].shape)}  # guess: write the launch that your kernel needs",
-        f"    arguments = ({', '.join(_arguments(made))},)",
-        f'    return [Launch("{ENTRY}", ceil_div(elements, c.BLOCK), c.BLOCK, arguments)]',
-        "",
-        "",
-        "def tensors(p, c):",
-        '    """Return the arguments of the module\'s forward, its parameters, and its outputs."""',
-        "    return {",
-        *(f"        {line}" for line in _tensors(made, large)),
-        "    }",
-        "",
-        "",
-        *_reference(made),
-        "",
-        "",
-        *_kernel(name, made, bounds),
-        "",
-    ]
-    return "\n".join(lines)
+    )
+    line = f"return dict(zip([{names}], TASK.outputs(p, [{passed}], {{{weights}}})))"
+    return Draft(
+        function=ENTRY,
+        plan=Plan(ENTRY, (gene,), fields, tuple(_arguments(made)), (grid,), ("c.BLOCK",)),
+        source="",
+        tensors=tuple(tensors),
+        small=tuple(map(dict, made.small)),
+        study={field: value for field, (_, value) in made.fields.items()},
+        launch_from="",
+        launch_guess="one thread per output element; write the launch that your kernel needs",
+        stated=DraftReference("the module of task.py", "torch", imports, line, {}, rounded=True, bounds=bounds),
+    )
 
 
-def _arguments(made: Probe) -> list[str]:
-    found = []
+def _arguments(made: Probe) -> Iterator[DraftArgument]:
     for argument in made.arguments:
         if isinstance(argument, TaskTensor):
-            found.append(f'"{argument.name}"')
-        elif isinstance(argument, float):
-            found.append(f"f32({argument!r})")
-        elif isinstance(argument, int):
-            found.append(f"i32({int(argument)})")
-    found += [f'"{tensor.name}"' for tensor in (*made.parameters, *made.outputs)]
-    return [*found, *(f"i32(p.{name})" for name in made.fields)]
+            yield DraftArgument(argument.name, argument.dtype)
+        elif argument is not None:  # integers are passed as int, other numbers as float
+            real = isinstance(argument, float)
+            yield DraftArgument("number", "f32" if real else "i32", repr(argument if real else int(argument)))
+    yield from (DraftArgument(one.name, one.dtype) for one in (*made.parameters, *made.outputs))
+    yield from (DraftArgument(field, "i32", f"p.{field}") for field in made.fields)
 
 
-def _tensors(made: Probe, large: float) -> list[str]:
-    lines = []
-    for tensor in [*_inputs(made), *made.outputs]:
-        shape = f"({', '.join(tensor.shape)}{',' if len(tensor.shape) == 1 else ''})"
-        extra = ', role="output"' if tensor in made.outputs else ""
-        if tensor not in made.outputs:
-            if tensor.dtype in ("f64", "f32", "f16", "bf16"):
-                if tensor.parameter:
-                    extra = f", scale={tensor.scale:g}, large={PARAMETER_LARGE * tensor.scale:g}"
-                elif large != INPUT_LARGE:
-                    extra = f", large={large:g}"
-            else:
-                extra = f", low={tensor.low}, high={tensor.high}"
-                if tensor.place is not None:
-                    extra += f', draw=lambda g: TASK.argument(p, {tensor.place}, g), change="nothing"'
-        lines.append(f'"{tensor.name}": Tensor("{tensor.dtype}", {shape}{extra}),')
-    return lines
+def _extra(tensor: TaskTensor, large: float) -> str:
+    """Return the range of a tensor's values as arguments of its declaration."""
+    if tensor.dtype in ("f64", "f32", "f16", "bf16"):
+        if tensor.parameter:
+            return f"scale={tensor.scale:g}, large={PARAMETER_LARGE * tensor.scale:g}"
+        return f"large={large:g}" if large != INPUT_LARGE else ""
+    drawn = (
+        f', draw=lambda g: TASK.argument(p, {tensor.place}, g), change="nothing"' if tensor.place is not None else ""
+    )
+    return f"low={tensor.low}, high={tensor.high}{drawn}"
 
 
 def _inputs(made: Probe) -> list[TaskTensor]:
@@ -126,62 +103,8 @@ def _passed(argument: TaskTensor | float | int | None) -> str:
     return f't["{argument.name}"]{kind}'
 
 
-def _reference(made: Probe) -> list[str]:
-    passed = ", ".join(map(_passed, made.arguments))
-    weights = ", ".join(f'"{one.parameter}": t["{one.name}"]' for one in made.parameters)
-    names = ", ".join(f'"{one.name}"' for one in made.outputs)
-    return [
-        "def module(p, t):",
-        '    """Return the module\'s results by output name."""',
-        f"    returned = TASK.outputs(p, [{passed}], {{{weights}}})",
-        f"    return dict(zip([{names}], returned))",
-        "",
-        "",
-        "def reference(p, t):",
-        '    """Return the correct outputs: the module\'s results in float64."""',
-        "    return {name: value.double() for name, value in module(p, t).items()}",
-    ]
-
-
-def _kernel(name: str, made: Probe, bounds: Bounds) -> list[str]:
-    fields = [
-        f'        ProblemField("{field}"{f", multiple_of={step}" if step > 1 else ""}),'
-        for field, (step, _) in made.fields.items()
-    ]
-    exact = [f'"{one.name}": Tolerance(0, 0)' for one in made.outputs if bounds and one.dtype not in SIGNIFICAND_BITS]
-    declared = [f'            "{one}": {text},  # TODO: confirm; {why}' for one, (text, why) in bounds.items()]
-    sizes = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
-    moved = " + ".join(f"{sizes[one.dtype]} * {_product(one.shape)}" for one in [*_inputs(made), *made.outputs])
-    small = "".join(f'"{_problem(problem)}", ' for problem in made.small)
-    return [
-        "kernel = Kernel(",
-        f'    name="{name}",',
-        f'    genes=(Parameter("BLOCK", {BLOCKS}, default=256, doc="threads per block"),),',
-        *(["    fields=(", *fields, "    ),"] if fields else ["    fields=(),"]),
-        "    launches=launches,",
-        "    workload=Workload(",
-        "        tensors=tensors,",
-        "        reference=reference,",
-        *(["        error={", *declared, "        },"] if declared else BOUNDS),
-        *([f"        tolerance={{{', '.join(exact)}}},"] if exact else []),
-        f"        flops=lambda p: {' + '.join(_product(one.shape) for one in made.outputs)},"
-        "  # guess: one operation per output element",
-        f"        bytes=lambda p: {moved},  # guess: each buffer is accessed once",
-        '        baselines=(Baseline("torch", module),),',
-        f"        small_problems=({small.rstrip()}),",
-        "        cpp_reference=False,",
-        *OPTIONAL_PARTS,
-        "    ),",
-        ")",
-    ]
-
-
 def _product(shape: Sequence[str]) -> str:
     return " * ".join(part if re.fullmatch(r"[\w.]+( \* [\w.]+)*", part) else f"({part})" for part in shape)
-
-
-def _problem(sizes: Mapping[str, int]) -> str:
-    return ",".join(map(str, sizes.values()))
 
 
 def kernel_cu(name: str, origin: str, made: Probe) -> str:
@@ -231,15 +154,8 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
 
 def study_toml(name: str, made: Probe, input_sets: Sequence[str] | None) -> str:
     """Return the text of a study with the task's own sizes."""
-    sizes = {field: value for field, (_, value) in made.fields.items()}
-    named = " ".join(f"{field}={value}" for field, value in sizes.items())
     gate = ""
     if input_sets is not None:
         listed = ", ".join(f'"{one}"' for one in input_sets)
         gate = f"\n[gate]\ninput_sets = [{listed}]  # on others the module's float32 result is not finite\n"
-    return (
-        f"# Asks: which variant of {name} is the fastest?\n"
-        f'kernel = "{name}"\n'
-        f'problems = ["{named}"]{"" if sizes else "  # the task has one size"}\n'
-        f'budget = "10m"\n{gate}'
-    )
+    return declaration_text.study_toml(name, _draft(made, {})) + gate

@@ -75,13 +75,8 @@ def expressions(rule: Mapping[str, Any], *, condition: bool = False) -> list[str
             value = case["value"][at]
             value = {"1": "True", "0": "False"}.get(value, value) if condition else value
             when = " and ".join(f"({one})" for one in case["when"])
-            text = (
-                value
-                if not text
-                else when
-                if (value, text) == ("True", "False")
-                else f"({value} if {when} else {text})"
-            )
+            chosen = when if (value, text) == ("True", "False") else f"({value} if {when} else {text})"
+            text = chosen if text else value
         texts.append(re.sub(r"\bc\.", "", text))
     return texts
 

@@ -374,19 +374,16 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
     """Turn parameters that change the result, such as a filter's width, into fields of the problem."""
     plan = reading.plan
     prober = Prober(reading.source, DRAFTED_FOR)
-    problem = {field.name: 96 for field in plan.fields}
+    problem = {field.name: 96 if len(plan.grid) < 3 else 48 for field in plan.fields}
     base = prober.run(plan, problem, keep=True)
     if not base.ok:
         return reading
-    moved: list[DraftGene] = []
-    for gene in plan.genes:
-        others = [value for value in gene.values if value != gene.default][:3]
-        runs = [prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True) for value in others]
-        ran = [run for run in runs if run.ok]
-        launch = re.search(rf"\bc\.{re.escape(gene.name)}\b", " ".join((*plan.grid, *plan.block, plan.entry)))
-        # A switch between layouts reads other buffers, and a tile's size may change what is written.
-        if ran and not launch and not {*gene.values} <= {0, 1} and all(_resized(run, base) for run in ran):
-            moved.append(gene)
+    launch = " ".join((*plan.grid, *plan.block, plan.entry))
+    # A tile's size may change what is written, and a switch between layouts reads other buffers.
+    free = [
+        g for g in plan.genes if not re.search(rf"\bc\.{re.escape(g.name)}\b", launch) and not {*g.values} <= {0, 1}
+    ]
+    moved = [gene for gene in free if _resizes(prober, plan, problem, gene, base)]
     if not moved:
         return reading
     names = {gene.name for gene in moved}
@@ -440,6 +437,17 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
                 why = f"with {gene.name} = {largest} the kernel accesses a tail differently than with {gene.default}"
                 constraints.append((f"whole_{name.lower()}_{gene.name}", f"divides(c.{gene.name}, p.{name})", why))
     return replace(reading, plan=replace(plan, constraints=tuple(constraints)))
+
+
+def _resizes(prober: Prober, plan: Plan, problem: Mapping[str, int], gene: DraftGene, base: Run) -> bool:
+    """Return whether every other value of a gene that can run changes the extent of a buffer that is read."""
+    resized = False
+    for value in [value for value in gene.values if value != gene.default][:3]:
+        run = prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True)
+        if run.ok and not _resized(run, base):
+            return False
+        resized |= run.ok
+    return resized
 
 
 def _resized(run: Run, base: Run) -> bool:

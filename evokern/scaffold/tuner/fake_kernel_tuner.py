@@ -12,11 +12,14 @@ number.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
 import json
+import math
+import operator
 import os
 import re
 import runpy
@@ -90,21 +93,28 @@ class TunablePrecision(_Stub):
         self.parameter, self.array = param_name, array
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Importer of `kernel_tuner` and its submodules as fakes."""
+class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Importer of packages and their submodules as fakes, also of installed ones."""
+
+    packages: tuple[str, ...]
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        known = name.partition(".")[0] in self.packages
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if known else None
+
+    def create_module(self, spec: Any) -> Any:
+        return _NumpyNamed("cupy") if spec.name == "cupy" else _Anything(spec.name)
+
+
+class _Finder(_Importer):
+    """Importer of `kernel_tuner`."""
+
+    packages = ("kernel_tuner",)
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
         self.found: dict[str, Any] = {}
         self.others: list[str] = []
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.partition(".")[0] == "kernel_tuner":
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: Any) -> Any:
-        return _Anything(spec.name)
 
     def exec_module(self, module: Any) -> None:
         if module.__name__ in ("kernel_tuner", "kernel_tuner.interface"):
@@ -123,16 +133,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         raise _Caught
 
 
-class _Devices(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Importer of packages for devices as fakes, also of installed ones: no device is used."""
+class _Devices(_Importer):
+    """Importer of packages for devices: no device is used."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.partition(".")[0] in (*DEVICE_PACKAGES, "cupy"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: Any) -> Any:
-        return _NumpyNamed("cupy") if spec.name == "cupy" else _Anything(spec.name)
+    packages = (*DEVICE_PACKAGES, "cupy")
 
     def exec_module(self, module: Any) -> None:
         if module.__name__ == "pycuda.driver":
@@ -162,28 +166,24 @@ def _run_kernel(*given: Any, **named: Any) -> Any:
     return [one.view(_not_computed()) if isinstance(one, numpy.ndarray) else one for one in arguments]
 
 
+@functools.cache
 def _not_computed() -> Any:
     """Return the class of arrays that `run_kernel` would have computed."""
     import numpy
 
-    if "made" not in _CLASSES:
-        _CLASSES["made"] = type("NotComputed", (numpy.ndarray,), {})
-    return _CLASSES["made"]
+    return type("NotComputed", (numpy.ndarray,), {})
 
 
-_CLASSES: dict[str, Any] = {}
-
-
-def _described(value: Any, parameters: dict[str, Any]) -> Any:
+def _described(value: Any) -> Any:
     """Return a value for JSON: an array becomes its type, shape and range, a function becomes arithmetic."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, dict):
-        return {str(name): _described(item, parameters) for name, item in value.items()}
+        return {str(name): _described(item) for name, item in value.items()}
     if isinstance(value, (list, tuple, range)):
-        return [_described(item, parameters) for item in value]
+        return [_described(item) for item in value]
     if isinstance(value, TunablePrecision):
-        return {**_described(value.array, parameters), "precision": value.parameter}
+        return {**_described(value.array), "precision": value.parameter}
     if isinstance(value, (_Stub, _Anything)):
         return {"object": type(value).__name__}
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
@@ -201,20 +201,14 @@ def _described(value: Any, parameters: dict[str, Any]) -> Any:
 def _array(value: Any) -> dict[str, Any]:
     if value.shape == ():
         return {"dtype": str(value.dtype), "value": value.item()}
-    made: dict[str, Any] = {
-        "dtype": str(value.dtype),
-        "shape": [int(extent) for extent in value.shape],
-        "largest": None,
-    }
+    made: dict[str, Any] = {"dtype": str(value.dtype), "shape": [int(extent) for extent in value.shape]}
     if type(value).__name__ == "NotComputed":
         return {**made, "computed": False}
     if value.size and value.dtype.kind in "iufb":
         flat = value.reshape(-1)[:LARGE] if type(value).__name__ != "Drawn" else value.reshape(-1)[:1]
         low, high = float(flat.min()), float(flat.max())
         if low == low and abs(low) != float("inf") and abs(high) != float("inf"):
-            made |= {"low": low, "high": high, "scale": float(flat.std(dtype=float))}
-        if value.dtype.kind in "iu":
-            made["largest"] = int(high)
+            made |= {"low": low, "high": high}
     return made
 
 
@@ -229,17 +223,14 @@ def _as_rule(what: str, function: Any, parameters: dict[str, Any], kind: str) ->
         parts = made if isinstance(made, (tuple, list)) else (made,)
         parts = tuple(part if hasattr(part, "__index__") else int(part) for part in parts)
         if kind == "divisor":
-            product = 1
-            for part in parts:
-                product = product * part
-            return rules.size(product)
+            return rules.size(functools.reduce(operator.mul, parts, 1))  # of traced numbers
         return rules.size(parts[0]) if kind == "bytes" else rules.extents(parts)
 
     plain = {name: [int(v) if isinstance(v, bool) else v for v in values] for name, values in parameters.items()}
     try:
         return {"rule": rules.rule_of(what, function, rules.Parameters(plain), numbers)[0]}
     except UsageError as error:
-        return {**_described(function, parameters), "why": str(error)}
+        return {**_described(function), "why": str(error)}
 
 
 def _source(value: Any, parameters: dict[str, Any]) -> Any:
@@ -251,12 +242,12 @@ def _source(value: Any, parameters: dict[str, Any]) -> Any:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(text, str) and "\n" not in text and Path(text).is_file():
         return {"text": Path(text).read_text(encoding="utf-8", errors="replace"), "file": str(Path(text).resolve())}
-    return {"text": text, "file": ""} if isinstance(text, str) else _described(value, parameters)
+    return {"text": text, "file": ""} if isinstance(text, str) else _described(value)
 
 
 def _generated(generator: Any, parameters: dict[str, Any]) -> Any:
     """Return the text of a code generator with macros in place of its parameters, if it only inserts values."""
-    unknown = {**_described(generator, parameters), "why": "its text is not the same code with other numbers"}
+    unknown = {**_described(generator), "why": "its text is not the same code with other numbers"}
 
     def call(config: dict[str, Any]) -> str:
         made = generator(config)
@@ -295,10 +286,7 @@ def _spare_memory() -> None:
         def draw(*given: Any, **named: Any) -> Any:
             size = named.get("size", given if function.__name__ in ("rand", "randn") else given[-1] if given else ())
             shape = tuple(int(n) for n in (size if isinstance(size, (tuple, list)) else (size,)) if isinstance(n, int))
-            count = 1
-            for extent in shape:
-                count *= extent
-            if count < LARGE:
+            if math.prod(shape) < LARGE:
                 return function(*given, **named)
             small = {**named, "size": 1} if "size" in named else named
             plain = "size" in named or function.__name__ in ("rand", "randn")
@@ -324,16 +312,14 @@ def _rules(call: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
         found["smem_args"] = {"size": _as_rule("smem_args", size, parameters, "bytes")}
     if call.get("defines"):
         found["defines"] = {
-            name: _as_rule(f"the macro {name}", value, parameters, "bytes")
-            if callable(value)
-            else _described(value, parameters)
-            for name, value in call["defines"].items()
+            name: _as_rule(f"the macro {name}", one, parameters, "bytes") if callable(one) else _described(one)
+            for name, one in call["defines"].items()
         }
     given = call.get("restrictions")
     items = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
     if any(callable(one) for one in items):
         found["restrictions"] = [
-            _as_rule("a restriction", one, parameters, "condition") if callable(one) else _described(one, parameters)
+            _as_rule("a restriction", one, parameters, "condition") if callable(one) else _described(one)
             for one in items
         ]
     return found
@@ -342,7 +328,7 @@ def _rules(call: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
 def described_call(call: dict[str, Any]) -> dict[str, Any]:
     """Return a call of `tune_kernel` as JSON: arrays by type, shape and range, and functions as arithmetic."""
     parameters = {name: list(values) for name, values in dict(call.get("tune_params") or {}).items()}
-    described = {name: _described(value, parameters) for name, value in call.items() if name != "kernel_source"}
+    described = {name: _described(value) for name, value in call.items() if name != "kernel_source"}
     described |= _rules(call, parameters)
     described["kernel_source"] = _source(call.get("kernel_source", ""), parameters)
     return {**described, "folder": str(Path.cwd())}

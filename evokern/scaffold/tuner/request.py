@@ -349,15 +349,8 @@ _T1_ITEM_KEYS = (
 
 _T1_REFERENCE_KEYS = ("TargetName", "ValidationMethod", "ValidationThreshold")
 _T1_TOP_KEYS = (
-    "ConfigurationSpace",
-    "KernelSpecification",
-    "TuningParameters",
-    "Conditions",
-    "Expression",
-    "X",
-    "Y",
-    "Z",
-)
+    "ConfigurationSpace", "KernelSpecification", "TuningParameters", "Conditions", "Expression", "X", "Y", "Z",
+)  # fmt: skip
 _T1_NAMES = {name.lower(): name for name in (*_T1_KEYS, *_T1_ITEM_KEYS, *_T1_REFERENCE_KEYS, *_T1_TOP_KEYS)}
 """T1's keys in lower case → their usual case."""
 

@@ -66,7 +66,8 @@ def with_stated(made: Draft, request: TunerRequest, function: KernelFunction) ->
         made = _fixed(made)
     made = _with_whole_tiles(made)
     made = _with_small_problems(made)
-    made = replace(made, tolerance={t.name: _tolerance(t, request) for t in tensors if t.role in ("output", "inout")})
+    results = [t for t in tensors if t.role in ("output", "inout")]
+    made = replace(made, tolerance={t.name: _tolerance(t, given.get(t.name), request) for t in results})
     made = _with_golden(made, request, given)
     return made if made.golden else _with_short_blocks(made)
 
@@ -102,6 +103,9 @@ def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
         return made
     exact = {name: prod(one.shape) for name, one in given.items() if one.shape is not None}
     run = Prober(made.source, DRAFTED_FOR).run(plan, made.study, limit=1, exact=exact, blocks=OBSERVED)
+    if run.finding is not None:
+        note = f"kernel.py: with the tuner's sizes, {run.why}; compare the sizes of its arrays with the kernel"
+        return replace(made, notes=(*made.notes, note.replace("out_of_bounds", "an access is out of bounds")))
     if not run.ok:
         return made
     tensors = []
@@ -110,7 +114,26 @@ def _with_observed(made: Draft, given: Mapping[str, TunerArgument]) -> Draft:
         role = "input" if not touch.written else "inout" if touch.in_place else "output"
         why = "read before it is written" if touch.in_place else "" if touch.extent else "no run accesses it"
         tensors.append(replace(tensor, shape=(str(exact[tensor.name]),), role=role, why=why))
-    return replace(made, tensors=tuple(tensors), faults=())
+    return _per_element(replace(made, tensors=tuple(tensors), faults=()))
+
+
+def _per_element(made: Draft) -> Draft:
+    """Return a draft whose buffers grow with a field, if a run at half of the tuner's problem confirms it.
+
+    If no field explains all sizes, only the tuner's problem is valid.
+    """
+    for name, number in made.study.items():
+        if all(int(tensor.shape[0]) % number == 0 for tensor in made.tensors) and number % 2 == 0:
+            shapes = [(f"p.{name}", str(int(tensor.shape[0]) // number)) for tensor in made.tensors]
+            tensors = [
+                replace(t, shape=shape if shape[1] != "1" else shape[:1])
+                for t, shape in zip(made.tensors, shapes, strict=True)
+            ]
+            scaled = replace(made, tensors=tuple(tensors))
+            problem = {**made.study, name: number // 2}
+            if _clean(Prober(made.source, DRAFTED_FOR), scaled, problem, made.plan.defaults):
+                return scaled
+    return _fixed(made)
 
 
 def _with_whole_tiles(made: Draft) -> Draft:
@@ -125,7 +148,7 @@ def _with_whole_tiles(made: Draft) -> Draft:
         found = re.fullmatch(r"divides\((.+), p\.(\w+)\)", text)
         if found and name.startswith("whole_"):
             units = [plan.value(found[1], config, study) for config in configs]
-            whole[found[2]] = max(1, plan.value(found[1], plan.defaults, study))
+            whole[found[2]] = lcm(whole.get(found[2], 1), plan.value(found[1], plan.defaults, study) or 1)
             if not all(unit and study[found[2]] % unit == 0 for unit in units):
                 text = f"p.{found[2]} == {study[found[2]]} or p.{found[2]} % ({found[1]}) == 0"
         rules.append((name, text, why))
@@ -143,10 +166,15 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
     plan, prober = made.plan, Prober(made.source, DRAFTED_FOR)
     known = " ".join(text for _, text, _ in plan.constraints)
     free = [field.name for field in plan.fields if not field.choices]
-    tiles = {name: unit for text in plan.grid for name in free for unit in tile_units(text, name) if "c." in unit}
-    tiles = {name: unit for name, unit in tiles.items() if f", p.{name})" not in known}
+    tiles = {
+        name: [
+            unit for text in plan.grid for unit in tile_units(text, name) if f"divides({unit}, p.{name})" not in known
+        ]
+        for name in free
+    }
+    tiles = {name: units for name, units in tiles.items() if any("c." in unit for unit in units)}
     for config in _configurations(plan) if tiles and not made.compile_error else ():
-        sizes = {name: plan.value(unit, config, made.study) for name, unit in tiles.items()}
+        sizes = {name: lcm(*(plan.value(unit, config, made.study) for unit in units)) for name, units in tiles.items()}
         problem = {**made.study, **(made.small[0] if made.small else {}), **{n: 2 * size for n, size in sizes.items()}}
         if not _clean(prober, made, problem, config):
             continue
@@ -154,7 +182,16 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
             tail = {**problem, name: problem[name] - sizes[name] // 2}
             if _permitted(plan, tail, config) and not _clean(prober, made, tail, config):
                 why = _finding(prober, made, tail, config) or "elements stay unwritten"
-                yield f"whole_{name.lower()}_tiles", f"divides({tiles.pop(name)}, p.{name})", f"else {why}"
+                yield from _tile_rules(name, tiles.pop(name), f"else {why}")
+    for name, units in tiles.items():
+        if any(re.fullmatch(rf"p\.{name}\b[^()+]* // [^()+]*", text) for text in plan.grid):
+            yield from _tile_rules(name, units, "the grid has no block for a partial tile")
+
+
+def _tile_rules(name: str, units: Sequence[str], why: str) -> Iterator[tuple[str, str, str]]:
+    for number, unit in enumerate(dict.fromkeys(units)):
+        suffix = f"_{number + 1}" if number else ""
+        yield f"whole_{name.lower()}_tiles{suffix}", f"divides({unit}, p.{name})", why
 
 
 def _by_name(request: TunerRequest, function: KernelFunction) -> dict[str, TunerArgument]:
@@ -248,12 +285,7 @@ def _in_fields(size: str, request: TunerRequest, plan: Plan) -> str:
 
 
 def _with_role(
-    tensor: DraftTensor,
-    given: TunerArgument | None,
-    request: TunerRequest,
-    const: set[str],
-    *,
-    ran: bool,
+    tensor: DraftTensor, given: TunerArgument | None, request: TunerRequest, const: set[str], *, ran: bool
 ) -> DraftTensor:
     """Return a buffer with the stated role; if runs contradict it, with both."""
     if given is None or given.shape is None or tensor.role == "constant":
@@ -295,12 +327,12 @@ def _fixed(made: Draft) -> Draft:
     return replace(made, plan=replace(made.plan, fields=fields), small=(), notes=(*made.notes, note))
 
 
-def _tolerance(tensor: DraftTensor, request: TunerRequest) -> tuple[float, float, str]:
+def _tolerance(tensor: DraftTensor, given: TunerArgument | None, request: TunerRequest) -> tuple[float, float, str]:
     """Return the tolerance of an output, and why it is a guess."""
     if tensor.dtype[0] in "iu":
         return 0.0, 0.0, ""
-    if tensor.name in request.tolerances:
-        return (*request.tolerances[tensor.name], "")
+    if given is not None and given.name in request.tolerances:
+        return (*request.tolerances[given.name], "")
     if request.atol is not None and (request.answers or request.sums):
         return request.atol, RTOL, ""
     found = _GUESSED.get(tensor.dtype, 1e-4)
