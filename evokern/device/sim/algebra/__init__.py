@@ -1,0 +1,19 @@
+"""Exact arithmetic on the PTX machine: a candidate against the default candidate, and that against the reference."""
+
+from evokern.device.sim.algebra.proof import (
+    DIFFERENT,
+    EQUAL,
+    FAULT,
+    NOT_COMPARABLE,
+    NOT_FINISHED,
+    SAME,
+    ExactProof,
+    OutputComparison,
+    Prover,
+    algebra_facts,
+)
+
+__all__ = [
+    "DIFFERENT", "EQUAL", "FAULT", "NOT_COMPARABLE", "NOT_FINISHED", "SAME", "ExactProof", "OutputComparison",
+    "Prover", "algebra_facts",
+]  # fmt: skip
