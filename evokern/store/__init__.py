@@ -12,7 +12,7 @@ from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, has_studies, open_readonly
 from evokern.store._table import database_of, open_recording, study_table
-from evokern.store._verification import OWN_PROBLEM, Verification, undecided, verification
+from evokern.store._verification import OWN_PROBLEM, Verification, algebra_text, undecided, verification
 from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, dumps, fastest_baseline, interval_us
 from evokern.store.studies import Store
 from evokern.store.writer import Session
@@ -32,6 +32,7 @@ __all__ = [
     "Verification",
     "add_profile",
     "add_proof",
+    "algebra_text",
     "arms",
     "bests",
     "control_table",

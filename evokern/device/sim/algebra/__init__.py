@@ -11,9 +11,10 @@ from evokern.device.sim.algebra.proof import (
     OutputComparison,
     Prover,
     algebra_facts,
+    algebra_fault,
 )
 
 __all__ = [
     "DIFFERENT", "EQUAL", "FAULT", "NOT_COMPARABLE", "NOT_FINISHED", "SAME", "ExactProof", "OutputComparison",
-    "Prover", "algebra_facts",
+    "Prover", "algebra_facts", "algebra_fault",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SIGNIFICAND_BITS, Kernel, Problem, Tensor
-from evokern.declaration.render import render
+from evokern.declaration.render import Rendered, render
 from evokern.device.sim.algebra.reference import field_reference
 from evokern.device.sim.arguments import draw_buffers, drawn
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
@@ -40,6 +40,8 @@ FLOATS = ("f16", "bf16", "f32")
 LIMIT = 10 * SimulationSettings().instruction_limit
 CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
 """Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
+MOST_PROGRAMS = 6
+"""Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
 SAME, EQUAL, DIFFERENT = "same", "equal", "different"
 NOT_COMPARABLE, NOT_FINISHED, FAULT = "not comparable", "not finished", "fault"
 VERDICTS = {SAME: "same as the default", EQUAL: "equal to the reference"}
@@ -155,6 +157,17 @@ def algebra_facts(proofs: Sequence[ExactProof]) -> dict[str, Any]:
     return {"outputs": outputs, "problems": [proof.problem.key for proof in proofs]}
 
 
+def algebra_fault(proofs: Sequence[ExactProof]) -> dict[str, Any] | None:
+    """Return the evidence of a candidate that computes another expression, or None."""
+    for proof in proofs:
+        for one in proof.verdicts:
+            if one.verdict == DIFFERENT:
+                message = f"in exact arithmetic, {one.output} differs from the default candidate's{one.reason}"
+                return {"check": "algebra", "message": f"{message}, at {proof.problem}", "problem": proof.problem.key,
+                        "output": one.output, "element": one.element, "bad": one.count, "block": one.block}  # fmt: skip
+    return None
+
+
 class Prover:
     """Prover for candidates of one kernel on one chip; it keeps the results of the default candidate."""
 
@@ -162,7 +175,6 @@ class Prover:
         self,
         kernel: Kernel,
         chip: Profile,
-        program: Callable[[Config, Problem], SimulatedProgram] | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Create a prover.
@@ -170,11 +182,10 @@ class Prover:
         Args:
             kernel: the kernel.
             chip: chip with the resource limits.
-            program: returns the program of a candidate, which may be kept from an earlier run; None to compile it.
             note: receives progress.
         """
         self._kernel, self._chip, self._note = kernel, chip, note
-        self._program = program or self._compiled
+        self._programs: list[tuple[Rendered, SimulatedProgram]] = []
         self._basis = kernel.space.default()
         self._defaults: dict[Problem, tuple[ExactRun, Mapping[str, Value] | str] | str] = {}
         self._right: dict[Problem, bool] = {}
@@ -198,7 +209,7 @@ class Prover:
                 return self._open(config, problem, NOT_COMPARABLE, basis)
             default, reference = basis
             if default.stopped:
-                del self._defaults[problem]
+                del self._defaults[problem]  # another call may have more time
                 return self._open(config, problem, NOT_FINISHED, f"the default candidate {default.stopped}")
             if unlike := self._unlike(config, problem):
                 return self._open(config, problem, NOT_COMPARABLE, unlike)
@@ -217,11 +228,16 @@ class Prover:
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
 
-    def _compiled(self, config: Config, problem: Problem) -> SimulatedProgram:
-        program = compile_simulated(render(self._kernel, config, problem), self._chip)
-        if isinstance(program, CompileFailure):
-            raise SourceError(f"a candidate does not compile at {problem}: {program.message}")
-        return program
+    def _program(self, config: Config, problem: Problem) -> SimulatedProgram:
+        rendered = render(self._kernel, config, problem)
+        for known, program in self._programs:
+            if known == rendered:
+                return program
+        made = compile_simulated(rendered, self._chip)
+        if isinstance(made, CompileFailure):
+            raise SourceError(f"a candidate does not compile at {problem}: {made.message}")
+        self._programs = [*self._programs[-MOST_PROGRAMS + 1 :], (rendered, made)]
+        return made
 
     def _default(self, problem: Problem, end: float) -> tuple[ExactRun, Mapping[str, Value] | str] | str:
         """Return the outputs of the default candidate and of the reference, or why there are none."""
