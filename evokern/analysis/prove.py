@@ -3,23 +3,149 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from evokern.analysis.sanitize.candidate import few_rounds_remarks
+from evokern.analysis.candidates import TrialUnderTest, trial_under_test
+from evokern.analysis.sanitize.candidate import chip_for_architecture, few_rounds_remarks
+from evokern.analysis.sanitize.problems import small_or_given
 from evokern.analysis.sanitize.repeats import RepeatSearch
+from evokern.analysis.stored import chip_of
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.device.sim.algebra import EQUAL, SAME, ExactProof, Prover
+from evokern.declaration.small_problems import gate_problems
+from evokern.device.sim.algebra import EQUAL, SAME, ExactProof, Prover, algebra_facts
 from evokern.device.sim.full_size_runs import OwnProblemRuns
-from evokern.errors import UsageError
+from evokern.errors import StudyError, UsageError
+from evokern.files import is_file
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
-from evokern.hardware.profiles import Profile
+from evokern.hardware.profiles import Profile, limits_for
 from evokern.simt import NO_PATHS
+from evokern.store import ALGEBRA, add_proof, algebra_text, open_readonly
+from evokern.study.discovery import find_kernel, study_files
 from evokern.study.settings import SimulationSettings
+from evokern.wording import changed_genes_text, command
+
+
+@dataclass(frozen=True)
+class ProofRequest:
+    """Candidate to prove, as the user requested it."""
+
+    name: str | None
+    """Name of a stored study, or name or folder of a kernel; None selects the study searched last."""
+    db: Path
+    """Database of the study."""
+    trial: int | None = None
+    """Number of a trial; None selects the champion."""
+    changes: Mapping[str, str] | None = None
+    """Gene values that replace those of the default candidate; they make the name that of a kernel."""
+    problem: str | None = None
+    """Problem to run; None for the small problems."""
+    arch: str | None = None
+    """Target architecture of a kernel; a study has a chip."""
+    trust: bool = False
+    """Whether to trust the kernel's code, which may be the copy in the database."""
+
+
+@dataclass(frozen=True)
+class ProofSubject:
+    """A candidate to prove."""
+
+    title: str
+    """Description of the candidate."""
+    kernel: Kernel
+    """The kernel."""
+    config: Config
+    """The candidate."""
+    problems: tuple[Problem, ...]
+    """Problems to run."""
+    chip: Profile
+    """Chip with the resource limits."""
+    stored: TrialUnderTest | None = None
+    """The trial, if the candidate is one."""
+    remarks: tuple[str, ...] = ()
+    """Genes without an effect."""
+
+
+@contextmanager
+def proof_subject(request: ProofRequest) -> Iterator[ProofSubject]:
+    """Return the requested candidate; the kernel folder may be a copy that exists only within the context.
+
+    Raises:
+        UsageError: the study, kernel, trial, gene or problem does not exist.
+    """
+    if request.trial is not None and request.changes:
+        raise UsageError("--trial and --set both choose a candidate; omit one of the two options")
+    if not _is_stored(request):
+        yield _declared(request)
+        return
+    if request.arch is not None:
+        raise UsageError(f"--arch {request.arch} applies only to a kernel; a study has a chip, so omit --arch")
+    with (
+        open_readonly(request.db) as reader,
+        trial_under_test(reader, request.name, request.trial, elites=1, trust=request.trust) as found,
+    ):
+        chip = limits_for(chip_of(found.record.device, reader.sessions(found.record)), found.study.limits)
+        kernel, config = found.kernel, kernel_config(found)
+        if request.problem is None:
+            problems = gate_problems(kernel, config, found.problems, chip)
+        else:
+            problems = (kernel.problem(request.problem),)
+        if not problems:
+            raise UsageError(
+                f"trial {found.trial.number} of {found.record.name} cannot run any small problem of {kernel.name}; set "
+                "one with --problem"
+            )
+        title = f"trial {found.trial.number} of {found.record.name}{' (the champion)' * (request.trial is None)}"
+        yield ProofSubject(title, kernel, config, problems, chip, found)
+
+
+def kernel_config(found: TrialUnderTest) -> Config:
+    """Return the candidate of a trial, as its kernel declares it."""
+    return found.kernel.space.canonical(found.trial.config)
+
+
+def _is_stored(request: ProofRequest) -> bool:
+    """Return whether the name is that of a stored study, not that of a kernel."""
+    if request.name is None or request.trial is not None:
+        return True
+    if request.changes:
+        return False
+    if is_file(request.db):
+        with open_readonly(request.db) as reader:
+            if any(record.name == request.name for record in reader.studies()):
+                return True
+    if request.name in study_files():
+        raise StudyError(
+            f"study {request.name} is not in {request.db}; start it with `{command('search', request.name)}`, or name "
+            "its kernel"
+        )
+    return False
+
+
+def _declared(request: ProofRequest) -> ProofSubject:
+    assert request.name is not None  # `_is_stored` treats a missing name as a study
+    chip = chip_for_architecture(request.arch or "sm_89")
+    kernel = find_kernel(request.name, trust=request.trust)
+    config = kernel.space.with_changes(kernel.space.default(), request.changes or {})
+    remarks = tuple(kernel.space.without_effect(config, request.changes or {}))
+    problems = small_or_given(kernel, config, request.problem, chip)
+    return ProofSubject(changed_genes_text(config, kernel.genes), kernel, config, problems, chip, remarks=remarks)
+
+
+def store_proof(reader_path: Path, subject: ProofSubject, report: ProofReport) -> None:
+    """Store the result for a trial, so that `show` and the report state it."""
+    if subject.stored is None:
+        return
+    facts = algebra_facts(report.proofs)
+    detail = algebra_text(facts, subject.stored.record.in_words)
+    record, number = subject.stored.record, subject.stored.trial.number
+    add_proof(reader_path, record, ALGEBRA, number, {"detail": detail, **facts})
 
 
 @dataclass(frozen=True)
@@ -45,22 +171,12 @@ class ProofReport:
 
 
 def prove_candidate(
-    kernel: Kernel,
-    config: Config,
-    problems: Sequence[Problem],
-    chip: Profile,
-    seconds: float,
-    *,
-    grow: bool = True,
-    note: Callable[[str], None] = lambda text: None,
+    subject: ProofSubject, seconds: float, *, grow: bool = True, note: Callable[[str], None] = lambda text: None
 ) -> ProofReport:
     """Compare a candidate with the default candidate.
 
     Args:
-        kernel: the kernel.
-        config: the candidate.
-        problems: small problems.
-        chip: chip with the resource limits.
+        subject: the candidate.
         seconds: time limit.
         grow: whether to add problems at which loops repeat that do not repeat at the small problems.
         note: receives progress.
@@ -68,6 +184,7 @@ def prove_candidate(
     Raises:
         UsageError: the candidate cannot run at one of the problems.
     """
+    kernel, config, problems, chip = subject.kernel, subject.config, subject.problems, subject.chip
     for problem in problems:
         if violation := check(kernel, config, [problem], chip, essential=True):
             raise UsageError(

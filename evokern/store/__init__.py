@@ -9,7 +9,7 @@ from __future__ import annotations
 from evokern.store._arms import Milestone, arms, bests, control_table
 from evokern.store._files import DEFAULT_DB, db_option
 from evokern.store._profiles import ProfileRecord, add_profile
-from evokern.store._proofs import ProofRecord, add_proof
+from evokern.store._proofs import ALGEBRA, ProofRecord, add_proof
 from evokern.store._reader import Reader, has_studies, open_readonly
 from evokern.store._table import database_of, open_recording, study_table
 from evokern.store._verification import OWN_PROBLEM, Verification, algebra_text, undecided, verification
@@ -18,6 +18,7 @@ from evokern.store.studies import Store
 from evokern.store.writer import Session
 
 __all__ = [
+    "ALGEBRA",
     "DEFAULT_DB",
     "OWN_PROBLEM",
     "Milestone",

@@ -337,9 +337,9 @@ class Prover:
 
     def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
         """Return the block that wrote the first differing element of each output."""
-        program, tensors, memory = self._program(config, problem), tensors_of(self._kernel, config, problem), None
-        memory = simt.Memory()
-        buffers, blocks = draw_buffers(memory, tensors), {}
+        program, tensors = self._program(config, problem), tensors_of(self._kernel, config, problem)
+        memory, blocks = simt.Memory(), dict[str, int]()
+        buffers = draw_buffers(memory, tensors)
         with recording(memory, WriteRecord(memory, by_block=True)) as record:
             for launch in launches_of(self._kernel, config, problem):
                 program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=False)

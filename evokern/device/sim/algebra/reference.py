@@ -38,13 +38,8 @@ class FieldTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, value: torch.Tensor, parts: Sequence[torch.Tensor]) -> FieldTensor:
-        """Create a tensor.
-
-        Args:
-            value: real values.
-            parts: residues modulo P and Q, and the reasons why elements have none (0 if they have), int64.
-        """
-        made: FieldTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        """Create a tensor from real values, and from int64 parts: residues modulo P and Q, and why there are none."""
+        made: FieldTensor = torch.Tensor._make_wrapper_subclass(
             cls, value.size(), strides=value.stride(), storage_offset=value.storage_offset(), dtype=value.dtype,
             device=value.device,
         )  # fmt: skip
@@ -73,10 +68,10 @@ class FieldTensor(torch.Tensor):
         """Replace attention, whose scale torch splits into two square roots."""
         if getattr(func, "__name__", "") == "scaled_dot_product_attention":
             return _attention(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation on the real values and on the residues."""
@@ -292,8 +287,10 @@ def _product(a: Any, b: Any) -> FieldTensor:
 
 
 def _vector_product(a: Any, b: Any) -> Any:
-    return _product(lifted(a).reshape(-1, lifted(a).shape[-1]), lifted(b).unsqueeze(-1)).squeeze(-1).reshape(
-        lifted(a).shape[:-1]
+    return (
+        _product(lifted(a).reshape(-1, lifted(a).shape[-1]), lifted(b).unsqueeze(-1))
+        .squeeze(-1)
+        .reshape(lifted(a).shape[:-1])
     )
 
 
