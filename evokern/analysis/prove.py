@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from evokern.analysis.candidates import TrialUnderTest, trial_under_test
+from evokern.analysis.check.folder import known_problems
 from evokern.analysis.sanitize.candidate import chip_for_architecture, few_rounds_remarks
 from evokern.analysis.sanitize.problems import small_or_given
 from evokern.analysis.sanitize.repeats import RepeatSearch
@@ -19,6 +21,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import gate_problems
 from evokern.device.sim.algebra import EQUAL, SAME, ExactProof, Prover, algebra_facts
+from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.errors import StudyError, UsageError
 from evokern.files import is_file
@@ -30,6 +33,9 @@ from evokern.store import ALGEBRA, add_proof, algebra_text, open_readonly
 from evokern.study.discovery import find_kernel, study_files
 from evokern.study.settings import SimulationSettings
 from evokern.wording import changed_genes_text, command
+
+OWN_SHARE = 0.5
+"""Share of the time that is left which a comparison at the study's problem is expected to take."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class ProofSubject:
     """Problems to run."""
     chip: Profile
     """Chip with the resource limits."""
+    own: Problem | None = None
+    """Problem of the study, or of the kernel's first study."""
     stored: TrialUnderTest | None = None
     """The trial, if the candidate is one."""
     remarks: tuple[str, ...] = ()
@@ -102,7 +110,7 @@ def proof_subject(request: ProofRequest) -> Iterator[ProofSubject]:
                 "one with --problem"
             )
         title = f"trial {found.trial.number} of {found.record.name}{' (the champion)' * (request.trial is None)}"
-        yield ProofSubject(title, kernel, config, problems, chip, found)
+        yield ProofSubject(title, kernel, config, problems, chip, found.problems[0], found)
 
 
 def kernel_config(found: TrialUnderTest) -> Config:
@@ -135,7 +143,9 @@ def _declared(request: ProofRequest) -> ProofSubject:
     config = kernel.space.with_changes(kernel.space.default(), request.changes or {})
     remarks = tuple(kernel.space.without_effect(config, request.changes or {}))
     problems = small_or_given(kernel, config, request.problem, chip)
-    return ProofSubject(changed_genes_text(config, kernel.genes), kernel, config, problems, chip, remarks=remarks)
+    own = next(iter(known_problems(kernel)), None)
+    title = changed_genes_text(config, kernel.genes)
+    return ProofSubject(title, kernel, config, problems, chip, own, remarks=remarks)
 
 
 def store_proof(reader_path: Path, subject: ProofSubject, report: ProofReport) -> None:
@@ -171,14 +181,14 @@ class ProofReport:
 
 
 def prove_candidate(
-    subject: ProofSubject, seconds: float, *, grow: bool = True, note: Callable[[str], None] = lambda text: None
+    subject: ProofSubject, seconds: float, *, alone: bool = False, note: Callable[[str], None] = lambda text: None
 ) -> ProofReport:
     """Compare a candidate with the default candidate.
 
     Args:
         subject: the candidate.
         seconds: time limit.
-        grow: whether to add problems at which loops repeat that do not repeat at the small problems.
+        alone: whether to run only the given problems, and no others at which loops repeat or that are larger.
         note: receives progress.
 
     Raises:
@@ -192,15 +202,39 @@ def prove_candidate(
                 "problem with --problem"
             )
     prover, end, remarks = Prover(kernel, chip, note), time.monotonic() + seconds, []
-    proofs = [prover.at(config, problem, end) for problem in problems]
-    paths = NO_PATHS.merged(*(one.paths for one in proofs))
-    if grow and few_rounds_remarks(paths, kernel.source):
-        note(f"{kernel.name}: looking for a problem at which every loop repeats")
+    proofs = prover.prove(config, problems, seconds)
+    if not alone:
         runs = OwnProblemRuns(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), 0)
-        try:
-            found = RepeatSearch(kernel, config, runs, compare=False).run(problems, (), paths)
-            proofs += [prover.at(config, problem, end) for problem in dict.fromkeys(found.grown)]
-        except RunFailed as failed:
-            remarks.append(f"the sanitizer found a defect at another problem: {failed.message or failed}")
+        paths = NO_PATHS.merged(*(one.paths for one in proofs))
+        grown: list[Problem] = []
+        if few_rounds_remarks(paths, kernel.source):
+            note(f"{kernel.name}: looking for a problem at which every loop repeats")
+            try:
+                grown = RepeatSearch(kernel, config, runs, compare=False).run(problems, (), paths).grown
+            except RunFailed as failed:
+                remarks.append(f"the sanitizer found a defect at another problem: {failed.message or failed}")
+        more = [one for one in dict.fromkeys(grown) if one not in problems]
+        proofs += prover.prove(config, more, end - time.monotonic()) if more else []
+        left_s = end - time.monotonic()
+        proofs += at_own_problem(prover, subject, runs, [one.problem for one in proofs], left_s)
     paths = NO_PATHS.merged(*(one.paths for one in proofs))
     return ProofReport(kernel.name, tuple(proofs), (*remarks, *few_rounds_remarks(paths, kernel.source)))
+
+
+def at_own_problem(
+    prover: Prover, subject: ProofSubject, runs: OwnProblemRuns, known: Sequence[Problem], seconds: float
+) -> list[ExactProof]:
+    """Compare a candidate at the study's problem, scaled down until that is expected to take half of the time.
+
+    Args:
+        prover: the prover, which compared the candidate at the first known problem.
+        subject: the candidate; `own` is the study's problem.
+        runs: runs of the candidate.
+        known: problems at which it was compared.
+        seconds: time limit.
+    """
+    if subject.own is None or not known:
+        return []
+    smaller = chain([subject.own], OwnProblemCheck(runs).smaller(subject.config, subject.own))
+    chosen = prover.largest(smaller, known[0], OWN_SHARE * seconds)
+    return [] if chosen is None or chosen in known else prover.prove(subject.config, [chosen], seconds)

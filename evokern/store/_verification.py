@@ -15,6 +15,8 @@ OWN_PROBLEM = "own problem"
 """Name of the verification stage that runs blocks of the study's full-size problems."""
 NOT_COMPARED = "not compared"
 """State of a trial that was not compared in exact arithmetic."""
+NOT_COVERED = "not covered: roundings, overflow, races and other problems (docs/proof.md)"
+"""Limits of exact arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ def algebra_text(found: Mapping[str, Any], in_words: Callable[[str], str]) -> st
     for name, one in found["outputs"].items():
         groups.setdefault(_algebra_verdict(one, in_words), []).append(name)
     parts = "; ".join(f"{', '.join(names)} {text}" for text, names in groups.items())
-    return f"{parts}; at {' and '.join(map(in_words, found['problems']))}"
+    text = f"{parts}; at {' and '.join(map(in_words, found['problems']))}"
+    late = [f"at {in_words(key)}, {why}" for key, why in found.get("unfinished", {}).items()]
+    if any(one["verdict"] in ("same", "equal") for one in found["outputs"].values()):
+        late.append(NOT_COVERED)
+    return "; ".join([text, *late])
 
 
 def algebra_of(study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord]) -> str:

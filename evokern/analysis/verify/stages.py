@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Literal
 
+from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
@@ -173,7 +174,10 @@ def algebra_stage(candidate: CandidateUnderTest, sanitizer: Stage, seconds: floa
     problems = problems or [*gate_problems(kernel, config, candidate.problems, candidate.chip)]
     if not problems:
         return Stage("algebra", "skipped", "the candidate cannot run any of the kernel's small problems")
-    proofs = Prover(kernel, candidate.chip).prove(config, problems, seconds)
+    end, prover = time.monotonic() + seconds, Prover(kernel, candidate.chip)
+    proofs = prover.prove(config, problems, OWN_SHARE * seconds)
+    subject = ProofSubject("", kernel, config, tuple(problems), candidate.chip, candidate.problems[0])
+    proofs += at_own_problem(prover, subject, _runs(candidate), problems, end - time.monotonic())
     if (fault := algebra_fault(proofs)) is not None:
         return Stage("algebra", "failed", str(fault["message"]), algebra_facts(proofs))
     facts = algebra_facts(proofs)

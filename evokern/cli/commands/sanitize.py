@@ -332,7 +332,7 @@ def prove(
     with proof_subject(request) as subject:
         for remark in subject.remarks:
             output.note(remark)
-        report = prove_candidate(subject, seconds, grow=problem is None, note=output.note)
+        report = prove_candidate(subject, seconds, alone=problem is not None, note=output.note)
         store_proof(db, subject, report)
     if output.json:
         output.print_json(report.as_dict())

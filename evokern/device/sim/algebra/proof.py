@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,16 @@ FLOATS = ("f16", "bf16", "f32")
 LIMIT = 10 * SimulationSettings().instruction_limit
 CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
 """Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
+LEAST_S = 0.05
+"""Seconds that a comparison takes at least, however small the problem is."""
+MOST_HALVINGS = 64
+"""Number of problems from which the largest one is chosen."""
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
 SAME, EQUAL, DIFFERENT = "same", "equal", "different"
 NOT_COMPARABLE, NOT_FINISHED, FAULT = "not comparable", "not finished", "fault"
+_ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
+"""Verdicts, worst first."""
 VERDICTS = {SAME: "same as the default", EQUAL: "equal to the reference"}
 """Verdicts in words, if these differ from the stored ones."""
 
@@ -142,19 +149,24 @@ class ExactProof:
 
 
 def algebra_facts(proofs: Sequence[ExactProof]) -> dict[str, Any]:
-    """Return proofs as facts to store: for each output the worst verdict, with its problem, and the reference."""
-    order = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
+    """Return proofs as facts to store: for each output the worst verdict, with its problem, and the reference.
+
+    Problems at which a comparison was not finished are listed apart, unless there are no others.
+    """
+    late = [one for one in proofs if any(verdict.verdict == NOT_FINISHED for verdict in one.verdicts)]
+    ended = [one for one in proofs if one not in late]
     outputs: dict[str, Any] = {}
     for name in dict.fromkeys(one.output for proof in proofs for one in proof.verdicts):
-        found = [(order.index(one.verdict), one, proof) for proof in proofs for one in proof.verdicts
-                 if one.output == name]  # fmt: skip
-        _, worst, at = min(found, key=lambda item: item[0])
-        references = [one.reference for _, one, _ in found]
-        reference = next((text for text in references if text != EQUAL), EQUAL)
+        found = [(one, proof) for proof in ended or proofs for one in proof.verdicts if one.output == name]
+        worst, at = min(found, key=lambda item: _ORDER.index(item[0].verdict))
+        reference = next((one.reference for one, _ in found if one.reference != EQUAL), EQUAL)
         outputs[name] = {"verdict": worst.verdict, "reference": reference}
         if worst.reason:
             outputs[name] |= {"problem": at.problem.key, "detail": worst.reason.strip(" :")}
-    return {"outputs": outputs, "problems": [proof.problem.key for proof in proofs]}
+    facts: dict[str, Any] = {"outputs": outputs, "problems": [proof.problem.key for proof in ended or proofs]}
+    if late and ended:
+        facts["unfinished"] = {proof.problem.key: proof.verdicts[0].detail for proof in late}
+    return facts
 
 
 def algebra_fault(proofs: Sequence[ExactProof]) -> dict[str, Any] | None:
@@ -189,20 +201,39 @@ class Prover:
         self._basis = kernel.space.default()
         self._defaults: dict[Problem, tuple[ExactRun, Mapping[str, Value] | str] | str] = {}
         self._right: dict[Problem, bool] = {}
+        self._spent: dict[Problem, float] = {}
 
     def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
         """Compare a candidate with the default candidate at some problems.
 
         Args:
             config: the candidate.
-            problems: problems that the candidate can run.
+            problems: problems that the candidate can run; those that only the default candidate cannot are left out.
             seconds: time limit; comparisons that exceed it are not finished.
         """
         end = time.monotonic() + seconds
-        return [self.at(config, problem, end) for problem in problems]
+        able = [one for one in problems if check(self._kernel, self._basis, [one], self._chip, essential=True) is None]
+        return [self.at(config, problem, end) for problem in able or problems]
+
+    def largest(self, problems: Iterable[Problem], like: Problem, seconds: float) -> Problem | None:
+        """Return the first problem that a comparison is expected to finish; None if there is none.
+
+        Args:
+            problems: problems, largest first.
+            like: small problem at which a candidate was compared.
+            seconds: time for the comparison, whose work is proportional to the operations of the workload.
+        """
+        spent, flops = self._spent.get(like), self._kernel.workload.flops
+        if spent is None:
+            return None
+        most = max(flops(like), 1.0) * seconds / max(spent, LEAST_S)
+        able = (one for one in islice(problems, MOST_HALVINGS) if flops(one) <= most)
+        return next((one for one in able if not check(self._kernel, self._basis, [one], self._chip, essential=True)),
+                    None)  # fmt: skip
 
     def at(self, config: Config, problem: Problem, end: float) -> ExactProof:
         """Compare a candidate with the default candidate at one problem, until `end` (monotonic clock)."""
+        began = time.monotonic()
         try:
             basis = self._default(problem, end)
             if isinstance(basis, str):
@@ -224,6 +255,7 @@ class Prover:
             verdicts = [self._with_reference(one, run, default, reference) for one in compared(run, default)]
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
+            self._spent.setdefault(problem, time.monotonic() - began)
             return ExactProof(problem, tuple(verdicts), run.paths)
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
@@ -291,10 +323,10 @@ class Prover:
             why = reference if isinstance(reference, str) else "the reference does not return it as numbers"
             return replace(one, reference=f"no reference over the field ({why})")
         known = ExactRun(reference, {}, default.memory)
-        versus = _values(one.output, default.values[one.output], default, known)
+        versus = _values(one.output, default, known)
         text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
         one = replace(one, reference=text)
-        if one.verdict == DIFFERENT and _values(one.output, run.values[one.output], run, known).verdict == SAME:
+        if one.verdict == DIFFERENT and _values(one.output, run, known).verdict == SAME:
             return replace(one, verdict=EQUAL, element=-1, count=0)
         return one
 
@@ -322,8 +354,7 @@ class Prover:
                 continue
             places = np.flatnonzero(left[one.output])
             if not places.size:
-                why = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
-                found.append(replace(one, verdict=NOT_COMPARABLE, detail=why))
+                found.append(replace(self._unconfirmed(one.output, run, problem), reference=one.reference))
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
             else:
@@ -331,9 +362,20 @@ class Prover:
         return found
 
     def _differing(self, name: str, run: ExactRun, problem: Problem) -> Array:
+        return _different(name, run, self._known(problem))
+
+    def _known(self, problem: Problem) -> ExactRun:
         basis = self._defaults[problem]
         assert not isinstance(basis, str)
-        return _different(name, run, basis[0])
+        return basis[0]
+
+    def _unconfirmed(self, name: str, run: ExactRun, problem: Problem) -> OutputComparison:
+        """Return the comparison of an output whose elements differ only on some inputs."""
+        wrong = self._differing(name, run, problem)
+        if (open_ := _obstructed(name, run, self._known(problem))) is not None:
+            return open_
+        why = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
+        return replace(_verdict(name, wrong), verdict=NOT_COMPARABLE, detail=why)
 
     def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
         """Return the block that wrote the first differing element of each output."""
@@ -445,7 +487,7 @@ def compared(run: ExactRun, other: ExactRun) -> list[OutputComparison]:
     """Compare the outputs of a candidate with those of another candidate on the same inputs."""
     if run.fault:
         return [OutputComparison(name, FAULT, detail=run.fault) for name in (*run.values, *run.bits)]
-    found = [_values(name, value, run, other) for name, value in run.values.items()]
+    found = [_values(name, run, other) for name in run.values]
     return found + [_verdict(name, _different(name, run, other)) for name in run.bits]
 
 
@@ -465,14 +507,21 @@ def _bads(*values: Value) -> list[Array]:
     return [np.zeros_like(one.p) if one.bad is None else one.bad for one in values]
 
 
-def _values(name: str, value: Value, run: ExactRun, other: ExactRun) -> OutputComparison:
-    wrong = _different(name, replace(run, values={name: value}), other)
+def _values(name: str, run: ExactRun, other: ExactRun) -> OutputComparison:
+    wrong = _different(name, run, other)
     if wrong.any():
         return _verdict(name, wrong)
-    bads = _bads(value, other.values[name])
+    return _obstructed(name, run, other) or OutputComparison(name, SAME)
+
+
+def _obstructed(name: str, run: ExactRun, other: ExactRun) -> OutputComparison | None:
+    """Return the comparison of an output with elements that are not comparable; None if it has none."""
+    if name in run.bits:
+        return None
+    bads = _bads(run.values[name], other.values[name])
     at = np.flatnonzero((bads[0] != 0) | (bads[1] != 0))
     if not at.size:
-        return OutputComparison(name, SAME)
+        return None
     owner, bad = next((owner, bad) for owner, bad in zip((run, other), bads, strict=True) if bad[at[0]])
     return OutputComparison(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
 
