@@ -73,7 +73,7 @@ class SimWorker:
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self._own_runs = OwnProblemRuns(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self._own = OwnProblemCheck(self._own_runs)
-        self._prover = Prover(self._kernel, chip)
+        self._prover = Prover(self._kernel, chip, reference=False)
         self._default_work: dict[Problem, float | None] = {}
         self._phases = PhaseClock()
         self.ready_report: dict[str, Any] = {}
@@ -290,6 +290,7 @@ class SimWorker:
         rendered = render(kernel, config, problem)
         if self._last is None or self._last[0] != rendered:  # the small problems often share one program
             self._last = rendered, self._compiled(rendered, problem)
+            self._prover.remember(*self._last)
         runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
         gate.reseed(candidate_seed(self._settings.secret, config, problem))

@@ -188,6 +188,8 @@ class Prover:
         kernel: Kernel,
         chip: Profile,
         note: Callable[[str], None] = lambda text: None,
+        *,
+        reference: bool = True,
     ) -> None:
         """Create a prover.
 
@@ -195,11 +197,13 @@ class Prover:
             kernel: the kernel.
             chip: chip with the resource limits.
             note: receives progress.
+            reference: evaluate the reference for every candidate, not only for those that differ.
         """
-        self._kernel, self._chip, self._note = kernel, chip, note
+        self._kernel, self._chip, self._note, self._every = kernel, chip, note, reference
         self._programs: list[tuple[Rendered, SimulatedProgram]] = []
         self._basis = kernel.space.default()
-        self._defaults: dict[Problem, tuple[ExactRun, Mapping[str, Value] | str] | str] = {}
+        self._defaults: dict[Problem, ExactRun | str] = {}
+        self._references: dict[Problem, Mapping[str, Value] | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
 
@@ -235,10 +239,9 @@ class Prover:
         """Compare a candidate with the default candidate at one problem, until `end` (monotonic clock)."""
         began = time.monotonic()
         try:
-            basis = self._default(problem, end)
-            if isinstance(basis, str):
-                return self._open(config, problem, NOT_COMPARABLE, basis)
-            default, reference = basis
+            default = self._default(problem, end)
+            if isinstance(default, str):
+                return self._open(config, problem, NOT_COMPARABLE, default)
             if default.stopped:
                 del self._defaults[problem]  # another call may have more time
                 return self._open(config, problem, NOT_FINISHED, f"the default candidate {default.stopped}")
@@ -252,7 +255,7 @@ class Prover:
             if run.stopped:
                 text = f"it {run.stopped}; the default candidate needs {default.issued:,}"
                 return self._open(config, problem, NOT_FINISHED, text)
-            verdicts = [self._with_reference(one, run, default, reference) for one in compared(run, default)]
+            verdicts = [self._with_reference(one, run, default, problem) for one in compared(run, default)]
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
             self._spent.setdefault(problem, time.monotonic() - began)
@@ -268,16 +271,20 @@ class Prover:
         made = compile_simulated(rendered, self._chip)
         if isinstance(made, CompileFailure):
             raise SourceError(f"a candidate does not compile at {problem}: {made.message}")
-        self._programs = [*self._programs[-MOST_PROGRAMS + 1 :], (rendered, made)]
+        self.remember(rendered, made)
         return made
 
-    def _default(self, problem: Problem, end: float) -> tuple[ExactRun, Mapping[str, Value] | str] | str:
-        """Return the outputs of the default candidate and of the reference, or why there are none."""
+    def remember(self, rendered: Rendered, program: SimulatedProgram) -> None:
+        """Keep a program, so that it is not compiled again."""
+        self._programs = [*self._programs[-MOST_PROGRAMS + 1 :], (rendered, program)]
+
+    def _default(self, problem: Problem, end: float) -> ExactRun | str:
+        """Return the outputs of the default candidate, or why there are none."""
         if problem not in self._defaults:
             self._defaults[problem] = self._first(problem, end)
         return self._defaults[problem]
 
-    def _first(self, problem: Problem, end: float) -> tuple[ExactRun, Mapping[str, Value] | str] | str:
+    def _first(self, problem: Problem, end: float) -> ExactRun | str:
         kernel, basis = self._kernel, self._basis
         if violation := check(kernel, basis, [problem], self._chip, essential=True):
             return f"the default candidate cannot run at {problem}: {violation}"
@@ -286,14 +293,16 @@ class Prover:
             run = exact_run(kernel, basis, problem, self._program(basis, problem), end=end)
         except EvokernError as error:
             return f"the default candidate does not run at {problem}: {str(error).splitlines()[0]}"
-        if run.fault:
-            return f"the default candidate does not run at {problem}: {run.fault}"
-        if run.stopped:
-            return run, ""
-        self._note(f"{kernel.name} at {problem}: evaluating the reference in exact arithmetic")
-        tensors = tensors_of(kernel, basis, problem)
-        inputs = {name: data for name, tensor, data in drawn(tensors) if tensor.given}
-        return run, field_reference(kernel, problem, inputs, input_shadows(tensors, 0))
+        return f"the default candidate does not run at {problem}: {run.fault}" if run.fault else run
+
+    def _reference(self, problem: Problem) -> Mapping[str, Value] | str:
+        """Return the outputs of the reference, or why there are none."""
+        if problem not in self._references:
+            self._note(f"{self._kernel.name} at {problem}: evaluating the reference in exact arithmetic")
+            tensors = tensors_of(self._kernel, self._basis, problem)
+            inputs = {name: data for name, tensor, data in drawn(tensors) if tensor.given}
+            self._references[problem] = field_reference(self._kernel, problem, inputs, input_shadows(tensors, 0))
+        return self._references[problem]
 
     def _unlike(self, config: Config, problem: Problem) -> str:
         """Return why the buffers of a candidate cannot be compared with those of the default candidate."""
@@ -314,11 +323,14 @@ class Prover:
         )
 
     def _with_reference(
-        self, one: OutputComparison, run: ExactRun, default: ExactRun, reference: Mapping[str, Value] | str
+        self, one: OutputComparison, run: ExactRun, default: ExactRun, problem: Problem
     ) -> OutputComparison:
         """Return a comparison together with that of the default candidate with the reference."""
         if one.output not in default.values:
             return replace(one, reference="it is not a floating-point output")
+        if one.verdict != DIFFERENT and not self._every:
+            return replace(one, reference="not evaluated in a search")
+        reference = self._reference(problem)
         if isinstance(reference, str) or one.output not in reference:
             why = reference if isinstance(reference, str) else "the reference does not return it as numbers"
             return replace(one, reference=f"no reference over the field ({why})")
@@ -365,9 +377,9 @@ class Prover:
         return _different(name, run, self._known(problem))
 
     def _known(self, problem: Problem) -> ExactRun:
-        basis = self._defaults[problem]
-        assert not isinstance(basis, str)
-        return basis[0]
+        default = self._defaults[problem]
+        assert not isinstance(default, str)
+        return default
 
     def _unconfirmed(self, name: str, run: ExactRun, problem: Problem) -> OutputComparison:
         """Return the comparison of an output whose elements differ only on some inputs."""
