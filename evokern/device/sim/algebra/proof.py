@@ -7,6 +7,7 @@ in the field has the wrong sign.
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
-from evokern.simt import NO_PATHS, Array, Counters, Paths, WriteRecord, recording
+from evokern.simt import NO_PATHS, Array, Paths, WriteRecord, recording
 from evokern.simt.exact import NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
@@ -251,7 +252,7 @@ class Prover:
                 run = default
             else:
                 self._note(f"{self._kernel.name} at {problem}: running the changed candidate in exact arithmetic")
-                run = exact_run(self._kernel, config, problem, self._program(config, problem), end=end)
+                run = exact_run(self._kernel, config, problem, self.program(config, problem), end=end)
             if run.stopped:
                 text = f"it {run.stopped}; the default candidate needs {default.issued:,}"
                 return self._open(config, problem, NOT_FINISHED, text)
@@ -263,7 +264,12 @@ class Prover:
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
 
-    def _program(self, config: Config, problem: Problem) -> SimulatedProgram:
+    def program(self, config: Config, problem: Problem) -> SimulatedProgram:
+        """Return the program of a candidate.
+
+        Raises:
+            SourceError: it does not compile.
+        """
         rendered = render(self._kernel, config, problem)
         for known, program in self._programs:
             if known == rendered:
@@ -290,7 +296,7 @@ class Prover:
             return f"the default candidate cannot run at {problem}: {violation}"
         self._note(f"{kernel.name} at {problem}: running the default candidate in exact arithmetic")
         try:
-            run = exact_run(kernel, basis, problem, self._program(basis, problem), end=end)
+            run = exact_run(kernel, basis, problem, self.program(basis, problem), end=end)
         except EvokernError as error:
             return f"the default candidate does not run at {problem}: {str(error).splitlines()[0]}"
         return f"the default candidate does not run at {problem}: {run.fault}" if run.fault else run
@@ -349,7 +355,7 @@ class Prover:
         left = {one.output: self._differing(one.output, run, problem) for one in verdicts if one.verdict == DIFFERENT}
         for seed in range(1, 1 + (ROOT_CONFIRMATIONS if run.roots else CONFIRMATIONS)):
             self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
-            runs = [exact_run(self._kernel, one, problem, self._program(one, problem), seed=seed, end=end)
+            runs = [exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, end=end)
                     for one in (config, self._basis)]  # fmt: skip
             if any(one.stopped for one in runs):
                 break
@@ -391,7 +397,7 @@ class Prover:
 
     def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
         """Return the block that wrote the first differing element of each output."""
-        program, tensors = self._program(config, problem), tensors_of(self._kernel, config, problem)
+        program, tensors = self.program(config, problem), tensors_of(self._kernel, config, problem)
         memory, blocks = simt.Memory(), dict[str, int]()
         buffers = draw_buffers(memory, tensors)
         with recording(memory, WriteRecord(memory, by_block=True)) as record:
@@ -409,7 +415,7 @@ class Prover:
         if problem not in self._right:
             kernel, basis = self._kernel, self._basis
             gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cpu"))
-            runner = SimRunner(self._program(basis, problem), problem, SimulationSettings().instruction_limit)
+            runner = SimRunner(self.program(basis, problem), problem, SimulationSettings().instruction_limit)
             try:
                 verdict = checked(gate, runner, launches_of(kernel, basis, problem), tensors_of(kernel, basis, problem))
                 self._right[problem] = verdict.passed
@@ -420,7 +426,7 @@ class Prover:
 
 def exact_run(
     kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
-    end: float | None = None,
+    end: float = math.inf,
 ) -> ExactRun:  # fmt: skip
     """Run a candidate; the shadows of its inputs are independent random residues.
 
@@ -430,31 +436,25 @@ def exact_run(
         problem: the problem.
         program: the candidate's program.
         seed: seed of the inputs and of their residues.
-        end: time on the monotonic clock at which the run stops; None for no limit.
+        end: time on the monotonic clock at which the run stops.
     """
     tensors = tensors_of(kernel, config, problem)
     memory = simt.Memory()
     buffers = draw_buffers(memory, tensors, seed)
-    exact = ExactMemory(memory)
+    exact = ExactMemory(memory, end)
     for name, shadow in input_shadows(tensors, seed, every=True).items():
         exact.write(buffers[name], tensors[name].dtype, shadow)
-    began, late, issued, found = time.monotonic(), False, 0, NO_PATHS
+    began, issued, found = time.monotonic(), 0, NO_PATHS
     launches, fault, stopped, roots = launches_of(kernel, config, problem), "", "", False
-
-    def enough(counters: Counters) -> bool:
-        nonlocal late
-        late = end is not None and time.monotonic() > end
-        return late
-
     for number, launch in enumerate(launches, 1):
         result = program.launch(
-            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, count=True, enough=enough,
-            record_paths=True, exact=exact,
+            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, count=True,
+            enough=lambda counters: exact.is_late(), record_paths=True, exact=exact,
         )  # fmt: skip
         roots |= any(one.opcode in ("sqrt", "rsqrt") for one in program.entry(launch).instructions)
         found = found.merged(result.paths or NO_PATHS)
         issued += 0 if result.counters is None else int(result.counters.total_warp_instructions)
-        if late:
+        if exact.late:
             spent = time.monotonic() - began
             stopped = f"was stopped after {spent:.0f} s, in launch {number} of {len(launches)}, at {issued:,} warp "
             stopped += "instructions"
