@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from evokern.declaration.bounds.derived import plain_attention
@@ -26,6 +27,8 @@ DEPTH = 64
 """Largest depth of one matrix product in the field."""
 VANISHES = -1000.0
 """Binary logarithm below which an exponential is zero, as on the PTX machine."""
+FACTORIES = frozenset({"empty", "zeros", "ones", "full", "eye", "tensor", "arange", "linspace"})
+"""Functions of torch that return a tensor of constants."""
 LOG2_E = float(np.float32(math.log2(math.e)))
 """Constant by which kernels multiply the argument of an exponential to base e."""
 
@@ -68,7 +71,8 @@ class FieldTensor(torch.Tensor):
         """Replace attention, whose scale torch splits into two square roots."""
         if getattr(func, "__name__", "") == "scaled_dot_product_attention":
             return _attention(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -81,7 +85,11 @@ class FieldTensor(torch.Tensor):
         view = any(one.alias_info is not None for one in func._schema.returns)
         plain = name.removesuffix("_")
         if name in COMPARISONS or name in LOGIC or name in CHOICES or name in CONSTANTS:
-            return func(*_real(args), **_real(kwargs))
+            found = func(*_real(args), **_real(kwargs))
+            numbers = [one for one in pytree.tree_leaves(found) if _is_float(one)]
+            if numbers and name not in CONSTANTS:
+                raise UnknownOperationError(f"torch's {name!r} has no rule in exact arithmetic")
+            return lifted(found) if numbers else found
         if func._schema.is_mutable and plain in ("copy", "masked_fill", "fill", "zero", "index_put", "masked_scatter"):
             return _moved(func, args, kwargs, args[0])
         if func._schema.is_mutable and plain in RULES:
@@ -94,6 +102,18 @@ class FieldTensor(torch.Tensor):
         return found
 
 
+class ConstantsMode(TorchFunctionMode):
+    """Mode in which new tensors of constants have residues, so that the reference can write results into them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Return a new tensor with the residues of its elements."""
+        found = func(*args, **(kwargs or {}))
+        constant = type(found) is torch.Tensor and found.is_floating_point()
+        return lifted(found) if constant and not types and getattr(func, "__name__", "") in FACTORIES else found
+
+
 def _decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of an operation as that of simpler ones."""
     from torch._decomp import decomposition_table
@@ -102,6 +122,10 @@ def _decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if found is NotImplemented and func in decomposition_table:
         found = decomposition_table[func](*args, **kwargs)
     return found
+
+
+def _is_float(one: Any) -> bool:
+    return isinstance(one, float) or (isinstance(one, torch.Tensor) and one.is_floating_point())
 
 
 def _real(given: Any) -> Any:
@@ -129,25 +153,23 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
     first = result[0] if several else result
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return result
-    kept = {key: one for key, one in kwargs.items() if key not in ("dtype", "layout", "pin_memory")}
 
     def part(number: int) -> Any:
         def chosen(one: Any) -> Any:
             if isinstance(one, FieldTensor):
                 return one.parts[number]
-            if isinstance(one, float) or (isinstance(one, torch.Tensor) and one.is_floating_point()):
+            if _is_float(one):
                 constant = lifted(one).parts[number]
                 return constant if isinstance(one, torch.Tensor) else int(constant)
-            return one
+            return torch.int64 if isinstance(one, torch.dtype) else one
 
-        moved_args = list(args)
-        if func._schema.name in ("aten::masked_fill", "aten::masked_fill_", "aten::fill_") and not isinstance(
-            args[-1], torch.Tensor
-        ):
-            moved_args[-1] = float(args[-1])
-        return func(*pytree.tree_map(chosen, tuple(moved_args)), **pytree.tree_map(chosen, kept))
+        return func(*pytree.tree_map(chosen, tuple(args)), **pytree.tree_map(chosen, kwargs))
 
+    if "fill" in func._schema.name and isinstance(args[-1], int):
+        args = (*args[:-1], float(args[-1]))
     parts = [part(number) for number in range(3)]
+    if any(one.dtype != torch.int64 for one in pytree.tree_leaves(parts)):
+        raise UnknownOperationError(f"torch's {func._schema.name!r} has no rule in exact arithmetic")
     if target is not None:
         return target
     if several:
@@ -242,6 +264,19 @@ def _mean(a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None)
     return over(_sum(a, dims, keepdim), math.prod(a.shape[axis] for axis in _axes(a, dims)))
 
 
+def _variance(a: Any, dims: Any = None, correction: Any = None, keepdim: bool = False, **rest: Any) -> FieldTensor:
+    if isinstance(dims, bool):  # var(x, unbiased) and var(x, dims, unbiased)
+        dims, correction = None, int(dims)
+    centred = _minus(a, _mean(a, _axes(a, dims), True))
+    count = math.prod(a.shape[axis] for axis in _axes(a, dims)) - (1 if correction is None else float(correction))
+    return over(_sum(times(centred, centred), dims, keepdim), count)
+
+
+def _variance_and_mean(a: Any, dims: Any = None, *rest: Any, **named: Any) -> Any:
+    keepdim = bool(named.get("keepdim", rest[1] if len(rest) > 1 else False))
+    return _variance(a, dims, *rest, **named), _mean(a, dims, keepdim)
+
+
 def _extreme(sign: int) -> Callable[..., Any]:
     """Return the rule of a maximum (1) or a minimum (-1) along axes, or of two tensors: the real values decide."""
 
@@ -332,7 +367,8 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "add": _plus, "sub": _minus, "rsub": lambda a, b, alpha=1: _minus(b, a, alpha), "mul": times, "div": _divided,
     "neg": lambda a: times(a, -1), "reciprocal": inverse, "sqrt": root, "rsqrt": lambda a: inverse(root(a)),
     "exp": exponential, "exp2": lambda a: exponential(a, 2), "sigmoid": _sigmoid, "tanh": _tanh, "pow": _power,
-    "sum": _sum, "mean": _mean, "amax": _extreme(1), "amin": _extreme(-1), "max": _extreme(1), "min": _extreme(-1),
+    "sum": _sum, "mean": _mean, "var": _variance, "var_mean": _variance_and_mean,
+    "std": lambda a, *rest, **named: root(_variance(a, *rest, **named)), "amax": _extreme(1), "amin": _extreme(-1), "max": _extreme(1), "min": _extreme(-1),
     "maximum": _extreme(1), "minimum": _extreme(-1), "clamp": _clamp, "clamp_min": _clamp,
     "clamp_max": lambda a, high: _clamp(a, None, high), "relu": lambda a: _clamp(a, 0.0),
     "abs": lambda a: _extreme(1)(a, times(a, -1)), "mm": _product, "bmm": _product, "mv": _vector_product,
@@ -362,7 +398,7 @@ def field_reference(
         flat = [np.zeros_like(shadow.p) if part is None else part for part in (shadow.p, shadow.q, shadow.bad)]
         given[name] = FieldTensor.of(wide, Value(*(part.reshape(wide.shape) for part in flat)))
     try:
-        with torch.no_grad(), plain_attention():
+        with torch.no_grad(), plain_attention(), ConstantsMode():
             found = kernel.workload.reference(problem, given)
         if not all(isinstance(one, torch.Tensor) for one in found.values()):
             return "the reference does not return tensors"
