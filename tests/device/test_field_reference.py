@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 
 from evokern.device.sim.algebra.reference import field_reference
 from evokern.simt.exact import NO_Q, P, Q, Value
@@ -30,7 +30,7 @@ def _evaluated(reference: Reference) -> Value | str:
     kernel: Any = SimpleNamespace(workload=workload)
     problem: Any = None
     found = field_reference(kernel, problem, inputs, shadows)
-    return found if isinstance(found, str) else found["o"]
+    return found if isinstance(found, str) else found.values["o"]
 
 
 def _same(one: Reference, other: Reference) -> bool:
@@ -75,30 +75,30 @@ def _normal(p: Any, t: Mapping[str, torch.Tensor]) -> torch.Tensor:
 SAME: Mapping[str, tuple[Reference, Reference]] = {
     "attention": (_attention, _by_hand),
     "attention of torch": (
-        lambda p, t: F.scaled_dot_product_attention(t["x"], t["y"], t["z"], scale=0.25),
+        lambda p, t: functional.scaled_dot_product_attention(t["x"], t["y"], t["z"], scale=0.25),
         _by_hand,
     ),
     "causal attention of torch": (
-        lambda p, t: F.scaled_dot_product_attention(t["x"], t["y"], t["z"], is_causal=True, scale=0.25),
+        lambda p, t: functional.scaled_dot_product_attention(t["x"], t["y"], t["z"], is_causal=True, scale=0.25),
         lambda p, t: _attention(p, t, causal=True),
     ),
-    "normalisation": (_normal, lambda p, t: F.rms_norm(t["x"], (8,), t["w"], 1e-5)),
+    "normalisation": (_normal, lambda p, t: functional.rms_norm(t["x"], (8,), t["w"], 1e-5)),
     "normalisation by rows": (_normal, _stored),
     "new tensors": (lambda p, t: torch.empty_like(t["w"]).copy_(t["w"]), lambda p, t: t["w"].clone()),
-    "padding": (lambda p, t: F.pad(t["x"], (0, 2)).sum(-1), lambda p, t: t["x"].sum(-1)),
+    "padding": (lambda p, t: functional.pad(t["x"], (0, 2)).sum(-1), lambda p, t: t["x"].sum(-1)),
     "selection": (
         lambda p, t: t["x"][:, [2, 0]].flip(0),
         lambda p, t: torch.stack([t["x"][1, [2, 0]], t["x"][0, [2, 0]]]),
     ),
-    "products": (lambda p, t: F.linear(t["x"], t["m"]), lambda p, t: (t["m"] @ t["x"].mT).mT),
+    "products": (lambda p, t: functional.linear(t["x"], t["m"]), lambda p, t: (t["m"] @ t["x"].mT).mT),
     "vectors": (lambda p, t: t["m"] @ t["w"], lambda p, t: (t["m"] * t["w"]).sum(-1)),
     "sums": (lambda p, t: t["x"].sum((0, 2)) / 12, lambda p, t: t["x"].mean(2).mean(0)),
     "roots": (lambda p, t: 1 / (t["w"] * t["w"] + 1).sqrt(), lambda p, t: (t["w"] ** 2 + 1) ** -0.5),
-    "activations": (lambda p, t: F.silu(t["x"]), lambda p, t: t["x"] / (1 + torch.exp(-t["x"]))),
+    "activations": (lambda p, t: functional.silu(t["x"]), lambda p, t: t["x"] / (1 + torch.exp(-t["x"]))),
     "conversions": (lambda p, t: (t["x"] + t["y"]).to(torch.float16).to(torch.float64), lambda p, t: t["y"] + t["x"]),
     "maxima": (lambda p, t: torch.relu(t["x"]), lambda p, t: torch.where(t["x"] > 0, t["x"], 0.0)),
     "layers": (
-        lambda p, t: F.layer_norm(t["x"], (8,), t["w"], eps=1e-5),
+        lambda p, t: functional.layer_norm(t["x"], (8,), t["w"], eps=1e-5),
         lambda p, t: (
             (t["x"] - t["x"].mean(-1, keepdim=True))
             * torch.rsqrt(t["x"].var(-1, correction=0, keepdim=True) + 1e-5)
@@ -109,7 +109,7 @@ SAME: Mapping[str, tuple[Reference, Reference]] = {
 DIFFERENT: Mapping[str, tuple[Reference, Reference]] = {
     "a key": (_attention, lambda p, t: _attention(p, t, first=1)),
     "the mask": (_attention, lambda p, t: _attention(p, t, causal=True)),
-    "a constant": (_normal, lambda p, t: F.rms_norm(t["x"], (8,), t["w"], 1.1e-5)),
+    "a constant": (_normal, lambda p, t: functional.rms_norm(t["x"], (8,), t["w"], 1.1e-5)),
     "the order of a matrix": (lambda p, t: t["x"] @ t["y"].mT, lambda p, t: t["y"] @ t["x"].mT),
 }
 

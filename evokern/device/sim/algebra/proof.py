@@ -25,7 +25,7 @@ from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SIGNIFICAND_BITS, Kernel, Problem, Tensor
 from evokern.declaration.render import Rendered, render
-from evokern.device.sim.algebra.reference import field_reference
+from evokern.device.sim.algebra.reference import FieldReference, field_reference
 from evokern.device.sim.arguments import draw_buffers, drawn
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -46,6 +46,8 @@ LEAST_S = 0.05
 """Seconds that a comparison takes at least, however small the problem is."""
 MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
+MOST_CONSTANTS = 4
+"""Number of constants to name."""
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
 SAME, EQUAL, DIFFERENT = "same", "equal", "different"
@@ -204,7 +206,7 @@ class Prover:
         self._programs: list[tuple[Rendered, SimulatedProgram]] = []
         self._basis = kernel.space.default()
         self._defaults: dict[Problem, ExactRun | str] = {}
-        self._references: dict[Problem, Mapping[str, Value] | str] = {}
+        self._references: dict[Problem, FieldReference | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
 
@@ -301,7 +303,7 @@ class Prover:
             return f"the default candidate does not run at {problem}: {str(error).splitlines()[0]}"
         return f"the default candidate does not run at {problem}: {run.fault}" if run.fault else run
 
-    def _reference(self, problem: Problem) -> Mapping[str, Value] | str:
+    def _reference(self, problem: Problem) -> FieldReference | str:
         """Return the outputs of the reference, or why there are none."""
         if problem not in self._references:
             self._note(f"{self._kernel.name} at {problem}: evaluating the reference in exact arithmetic")
@@ -337,12 +339,15 @@ class Prover:
         if one.verdict != DIFFERENT and not self._every:
             return replace(one, reference="not evaluated in a search")
         reference = self._reference(problem)
-        if isinstance(reference, str) or one.output not in reference:
+        if isinstance(reference, str) or one.output not in reference.values:
             why = reference if isinstance(reference, str) else "the reference does not return it as numbers"
             return replace(one, reference=f"no reference over the field ({why})")
-        known = ExactRun(reference, {}, default.memory)
+        known = ExactRun(reference.values, {}, default.memory)
         versus = _values(one.output, default, known)
         text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
+        if versus.verdict == DIFFERENT and reference.inexact:
+            constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
+            text = f"not comparable: the program may round the constants of the reference otherwise ({constants})"
         one = replace(one, reference=text)
         if one.verdict == DIFFERENT and _values(one.output, run, known).verdict == SAME:
             return replace(one, verdict=EQUAL, element=-1, count=0)

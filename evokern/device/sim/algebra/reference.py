@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,26 @@ DEPTH = 64
 """Largest depth of one matrix product in the field."""
 VANISHES = -1000.0
 """Binary logarithm below which an exponential is zero, as on the PTX machine."""
+MOST_NAMED = 4
+"""Number of constants of one tensor to remember."""
 FACTORIES = frozenset({"empty", "zeros", "ones", "full", "eye", "tensor", "arange", "linspace"})
 """Functions of torch that return a tensor of constants."""
 LOG2_E = float(np.float32(math.log2(math.e)))
 """Constant by which kernels multiply the argument of an exponential to base e."""
+
+
+@dataclass(frozen=True)
+class FieldReference:
+    """The reference over the field."""
+
+    values: Mapping[str, Value]
+    """Output → residues of its elements, flat."""
+    inexact: tuple[float, ...]
+    """Constants that are no float32 numbers; a program may round their products instead."""
+
+
+_INEXACT: set[float] = set()
+"""Constants of the reference that is being evaluated which are no float32 numbers."""
 
 
 class FieldTensor(torch.Tensor):
@@ -141,6 +158,7 @@ def lifted(operand: Any) -> FieldTensor:
     numbers = np.atleast_1d(value.numpy())
     whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2**53)
     rounded = np.where(whole, numbers, numbers.astype(np.float32).astype(np.float64))
+    _INEXACT.update(np.unique(numbers[np.isfinite(numbers) & (rounded != numbers)])[:MOST_NAMED].tolist())
     return FieldTensor.of(value, field.embedded(rounded, OUTPUT))
 
 
@@ -216,6 +234,8 @@ def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> FieldTensor
 
 def exponential(a: Any, base: float | None = None) -> FieldTensor:
     """Return e^a, or 2^a if the base is 2."""
+    if base != 2:
+        _INEXACT.add(math.log2(math.e))
     exponent = lifted(a) if base == 2 else times(a, LOG2_E)
     vanishes = np.ascontiguousarray(exponent.value.numpy() < VANISHES)
     return FieldTensor.of(exponent.value.exp2(), field.exponential(exponent.shadow, vanishes, OUTPUT))
@@ -368,7 +388,8 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "neg": lambda a: times(a, -1), "reciprocal": inverse, "sqrt": root, "rsqrt": lambda a: inverse(root(a)),
     "exp": exponential, "exp2": lambda a: exponential(a, 2), "sigmoid": _sigmoid, "tanh": _tanh, "pow": _power,
     "sum": _sum, "mean": _mean, "var": _variance, "var_mean": _variance_and_mean,
-    "std": lambda a, *rest, **named: root(_variance(a, *rest, **named)), "amax": _extreme(1), "amin": _extreme(-1), "max": _extreme(1), "min": _extreme(-1),
+    "std": lambda a, *rest, **named: root(_variance(a, *rest, **named)),
+    "amax": _extreme(1), "amin": _extreme(-1), "max": _extreme(1), "min": _extreme(-1),
     "maximum": _extreme(1), "minimum": _extreme(-1), "clamp": _clamp, "clamp_min": _clamp,
     "clamp_max": lambda a, high: _clamp(a, None, high), "relu": lambda a: _clamp(a, 0.0),
     "abs": lambda a: _extreme(1)(a, times(a, -1)), "mm": _product, "bmm": _product, "mv": _vector_product,
@@ -380,8 +401,8 @@ RULES: Mapping[str, Callable[..., Any]] = {
 
 def field_reference(
     kernel: Kernel, problem: Problem, inputs: Mapping[str, torch.Tensor], shadows: Mapping[str, Value]
-) -> Mapping[str, Value] | str:
-    """Return the residues of each output of the reference, flat; or why there is no reference over the field.
+) -> FieldReference | str:
+    """Return the residues of each output of the reference; or why there is no reference over the field.
 
     Args:
         kernel: the kernel.
@@ -397,12 +418,14 @@ def field_reference(
             continue
         flat = [np.zeros_like(shadow.p) if part is None else part for part in (shadow.p, shadow.q, shadow.bad)]
         given[name] = FieldTensor.of(wide, Value(*(part.reshape(wide.shape) for part in flat)))
+    _INEXACT.clear()
     try:
         with torch.no_grad(), plain_attention(), ConstantsMode():
             found = kernel.workload.reference(problem, given)
         if not all(isinstance(one, torch.Tensor) for one in found.values()):
             return "the reference does not return tensors"
-        return {name: _flat(one) for name, one in found.items() if one.is_floating_point()}
+        values = {name: _flat(one) for name, one in found.items() if one.is_floating_point()}
+        return FieldReference(values, tuple(sorted(_INEXACT)))
     except UnknownOperationError as error:
         return str(error)
     except KERNEL_CODE_EXCEPTIONS as error:
