@@ -19,13 +19,13 @@ from evokern.store._arms import control_table
 from evokern.store._files import close_reading, connect_readonly, db_option, explain_errors
 from evokern.store._proofs import ALGEBRA, HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
-from evokern.store._verification import NOT_COMPARED, Verification, algebra_of, verification
+from evokern.store._verification import NO_ALGEBRA, Verification, algebra_of, verification
 from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us, stored_entries
 from evokern.study.trial import Outcome, Trial
 
 _NOTHING: dict[str, object] = {
     "verified": None, "verified_reason": "no trial has been measured", "verified_share": None, "verified_scaled": [],
-    "algebra": NOT_COMPARED,
+    "algebra": NO_ALGEBRA,
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from evokern.wording import command, stage_label
 
 OWN_PROBLEM = "own problem"
 """Name of the verification stage that runs blocks of the study's full-size problems."""
-NOT_COMPARED = "not compared"
+NO_ALGEBRA = "not compared"
 """State of a trial that was not compared in exact arithmetic."""
 NOT_COVERED = "not covered: roundings, overflow, races and other problems (docs/proof.md)"
 """Limits of exact arithmetic."""
@@ -32,7 +32,7 @@ class Verification:
     """Fraction of the blocks of the study's full-size problems that ran; None if unknown."""
     scaled: tuple[str, ...] = ()
     """Scaled-down problems, in words, on which the search ran all blocks; `reason` names those of a verification."""
-    algebra: str = NOT_COMPARED
+    algebra: str = NO_ALGEBRA
     """What exact arithmetic shows about the trial, and at which problems."""
 
     def as_dict(self) -> dict[str, object]:
@@ -76,9 +76,9 @@ def algebra_of(study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord]) 
             return str(found["detail"])
     found = trial.evaluation.evidence.get("algebra")
     try:
-        return algebra_text(found, study.in_words) if isinstance(found, Mapping) else NOT_COMPARED
+        return algebra_text(found, study.in_words) if isinstance(found, Mapping) else NO_ALGEBRA
     except (KeyError, TypeError, AttributeError):  # a damaged file
-        return NOT_COMPARED
+        return NO_ALGEBRA
 
 
 def _algebra_verdict(one: Mapping[str, Any], in_words: Callable[[str], str]) -> str:
