@@ -33,7 +33,7 @@ class Verification:
     scaled: tuple[str, ...] = ()
     """Scaled-down problems, in words, on which the search ran all blocks; `reason` names those of a verification."""
     algebra: str = NO_ALGEBRA
-    """What exact arithmetic shows about the trial, and at which problems."""
+    """Result of the latest comparison in exact arithmetic, in words, with its problems."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the verification as keys of `show --json`."""

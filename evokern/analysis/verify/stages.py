@@ -36,7 +36,7 @@ from evokern.wording import count_noun
 
 State = Literal["passed", "failed", "skipped"]
 ALGEBRA_S = 30.0
-"""Maximum number of seconds of the stage `algebra`; comparisons beyond it are not finished, which is no failure."""
+"""Maximum number of seconds of the stage `algebra`; comparisons beyond it are not finished, but do not fail."""
 NEAR = (1, -1)
 """Changes to each number of the full-size problem, which vary its last tile."""
 NEAR_SHARE = 0.5

@@ -1,8 +1,8 @@
 """Exact proof: a candidate against the default candidate and the reference, in exact arithmetic on the PTX machine.
 
 The default candidate and the reference are computed once for each problem. A difference counts only if it is there for
-other inputs, too: a rounded value may decide about a branch or a maximum, and the square root of a number that has none
-in the field has the wrong sign.
+other inputs, too, because a rounded value may decide about a branch or a maximum. The square root of a number that has
+none in the field also has the wrong sign.
 """
 
 from __future__ import annotations

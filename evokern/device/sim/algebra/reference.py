@@ -43,11 +43,11 @@ class FieldReference:
     values: Mapping[str, Value]
     """Output → residues of its elements, flat."""
     inexact: tuple[float, ...]
-    """Constants that are no float32 numbers; a program may round their products instead."""
+    """Constants that float32 cannot represent; a program may round their products instead."""
 
 
 _INEXACT: set[float] = set()
-"""Constants of the reference that is being evaluated which are no float32 numbers."""
+"""Constants of the reference that is being evaluated which float32 cannot represent."""
 
 
 class FieldTensor(torch.Tensor):
