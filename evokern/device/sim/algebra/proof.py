@@ -42,6 +42,8 @@ FLOATS = ("f16", "bf16", "f32")
 LIMIT = 10 * SimulationSettings().instruction_limit
 CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
 """Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
+PARTS = 3
+"""Parts of a comparison that take about the same time: the candidate, the default candidate and the reference."""
 LEAST_S = 0.05
 """Seconds that a comparison takes at least, however small the problem is."""
 MOST_HALVINGS = 64
@@ -76,6 +78,8 @@ class ExactRun:
     """How far the run came until its time limit; empty if it ended."""
     issued: int = 0
     """Warp instructions."""
+    seconds: float = 0.0
+    """Duration of the launches."""
     roots: bool = False
     """Whether the program has a square root."""
 
@@ -240,7 +244,6 @@ class Prover:
 
     def at(self, config: Config, problem: Problem, end: float) -> ExactProof:
         """Compare a candidate with the default candidate at one problem, until `end` (monotonic clock)."""
-        began = time.monotonic()
         try:
             default = self._default(problem, end)
             if isinstance(default, str):
@@ -261,7 +264,7 @@ class Prover:
             verdicts = [self._with_reference(one, run, default, problem) for one in compared(run, default)]
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
-            self._spent.setdefault(problem, time.monotonic() - began)
+            self._spent.setdefault(problem, PARTS * run.seconds)
             return ExactProof(problem, tuple(verdicts), run.paths)
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
@@ -472,7 +475,7 @@ def exact_run(
     values = {name: _read(exact, buffers[name], one) for name, one in outputs.items() if one.dtype in SIGNIFICAND_BITS}
     bits = {name: buffers[name].read().reshape(int(np.prod(one.shape)), -1) for name, one in outputs.items()
             if name not in values}  # fmt: skip
-    return ExactRun(values, bits, exact, found, fault, stopped, issued, roots)
+    return ExactRun(values, bits, exact, found, fault, stopped, issued, time.monotonic() - began, roots)
 
 
 def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
