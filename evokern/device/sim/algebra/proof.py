@@ -23,7 +23,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import SIGNIFICAND_BITS, Kernel, Problem, Tensor
+from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Problem, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
 from evokern.device.sim.arguments import draw_buffers, drawn
@@ -33,12 +33,10 @@ from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt import NO_PATHS, Array, Paths, WriteRecord, recording
-from evokern.simt.exact import NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
+from evokern.simt.exact import NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value, field
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
 
-FLOATS = ("f16", "bf16", "f32")
-"""Formats with a rule for whole buffers."""
 LIMIT = 10 * SimulationSettings().instruction_limit
 CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
 """Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
@@ -100,6 +98,8 @@ class OutputComparison:
     detail: str = ""
     block: int = -1
     """Block that wrote the first element that differs; -1 if unknown."""
+    line: str = ""
+    """Line that wrote it, if all stores to global memory are on one line."""
     reference: str = ""
     """`equal` if the default candidate equals the reference; otherwise why that is not known."""
 
@@ -108,6 +108,7 @@ class OutputComparison:
         """Return the place and the reason of the verdict; empty for `same` and `equal`."""
         text = f"{count_noun(self.count, 'element')}, the first is {self.element}" if self.element >= 0 else ""
         text += f", written by block {self.block}" if self.block >= 0 else ""
+        text += f" at {self.line}" if self.block >= 0 and self.line else ""
         text = f" ({text})" if text else ""
         if self.obstacle is not None:
             text += f": {_obstacle_text(self.obstacle)}"
@@ -144,7 +145,7 @@ class ExactProof:
             "verdicts": [
                 {
                     "output": one.output, "verdict": one.verdict, "element": one.element, "count": one.count,
-                    "block": one.block, "reference": one.reference, "detail": one.detail,
+                    "block": one.block, "line": one.line, "reference": one.reference, "detail": one.detail,
                     "obstacle": None if one.obstacle is None else {
                         "reason": one.obstacle.reason, "file": one.obstacle.location.file,
                         "line": one.obstacle.location.line, "instruction": one.obstacle.instruction,
@@ -182,8 +183,11 @@ def algebra_fault(proofs: Sequence[ExactProof]) -> dict[str, Any] | None:
         for one in proof.verdicts:
             if one.verdict == DIFFERENT:
                 message = f"in exact arithmetic, {one.output} differs from the default candidate's{one.reason}"
-                return {"check": "algebra", "message": f"{message}, at {proof.problem}", "problem": proof.problem.key,
-                        "output": one.output, "element": one.element, "bad": one.count, "block": one.block}  # fmt: skip
+                return {
+                    "check": "algebra", "message": f"{message}, at {proof.problem}", "problem": proof.problem.key,
+                    "output": one.output, "element": one.element, "bad": one.count, "block": one.block,
+                    "line": one.line,
+                }  # fmt: skip
     return None
 
 
@@ -372,7 +376,7 @@ class Prover:
                     left[name] = left[name] & _different(name, *runs)
             if not any(places.any() for places in left.values()):
                 break
-        blocks = self._blocks(config, problem, left)
+        blocks, line = self._blocks(config, problem, left), self._store_line(config, problem)
         found = []
         for one in verdicts:
             if one.verdict != DIFFERENT:
@@ -384,7 +388,7 @@ class Prover:
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
             else:
-                found.append(replace(one, element=int(places[0]), block=blocks.get(one.output, -1)))
+                found.append(replace(one, element=int(places[0]), block=blocks.get(one.output, -1), line=line))
         return found
 
     def _differing(self, name: str, run: ExactRun, problem: Problem) -> Array:
@@ -417,6 +421,19 @@ class Prover:
                 here = by[elements == int(places.argmax())]
                 blocks |= {name: int(here[-1])} if here.size else {}
         return blocks
+
+    def _store_line(self, config: Config, problem: Problem) -> str:
+        """Return the line of all stores to global memory; empty if there are several."""
+        program = self.program(config, problem)
+        entries = [program.entry(launch) for launch in launches_of(self._kernel, config, problem)]
+        lines = {
+            entry.lines.source_location(one.location)
+            for entry in entries
+            for one in entry.instructions
+            if one.opcode in ("st", "red", "atom") and not one.has("shared", "local", "param")
+        }
+        where = lines.pop() if len(lines) == 1 else None
+        return f"{where.file or self._kernel.source}:{where.line}" if where else ""
 
     def _default_is_right(self, problem: Problem) -> bool:
         """Return whether the default candidate passes the gate; an unfinished draft may compute nothing."""
@@ -480,7 +497,7 @@ def exact_run(
 
 def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
     """Return the shadow of an output; a format without a rule is not comparable."""
-    if tensor.dtype in FLOATS:
+    if tensor.dtype in field.CODES:
         return exact.read(buffer, tensor.dtype)
     none = np.zeros(int(np.prod(tensor.shape)), np.uint64)
     return Value(none, none, none + (OUTPUT | NO_RULE << REASON_SHIFT))
@@ -489,12 +506,15 @@ def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
 def input_shadows(tensors: Mapping[str, Tensor], seed: int, *, every: bool = False) -> dict[str, Value]:
     """Return random residues of the floating-point inputs or, with `every`, of all floating-point buffers.
 
-    Unwritten memory has random residues, too, so that a result that depends on it differs.
+    Unwritten memory has random residues, too, so that a result that depends on it differs. Numbers of one byte have the
+    residues of their real values, because a table of all bytes may decode them.
     """
     return {
         name: _random(f"{name} {seed}" if seed else name, int(np.prod(tensor.shape)))
         for name, tensor in tensors.items()
-        if tensor.dtype in FLOATS and (tensor.given or (every and tensor.initial != "zero"))
+        if tensor.dtype in field.CODES
+        and DTYPE_BYTES[tensor.dtype] > 1
+        and (tensor.given or (every and tensor.initial != "zero"))
     }
 
 
