@@ -33,7 +33,7 @@ from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt import NO_PATHS, Array, Paths, WriteRecord, recording
-from evokern.simt.exact import NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value, field
+from evokern.simt.exact import CODES, NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
 
@@ -497,7 +497,7 @@ def exact_run(
 
 def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
     """Return the shadow of an output; a format without a rule is not comparable."""
-    if tensor.dtype in field.CODES:
+    if tensor.dtype in CODES:
         return exact.read(buffer, tensor.dtype)
     none = np.zeros(int(np.prod(tensor.shape)), np.uint64)
     return Value(none, none, none + (OUTPUT | NO_RULE << REASON_SHIFT))
@@ -512,7 +512,7 @@ def input_shadows(tensors: Mapping[str, Tensor], seed: int, *, every: bool = Fal
     return {
         name: _random(f"{name} {seed}" if seed else name, int(np.prod(tensor.shape)))
         for name, tensor in tensors.items()
-        if tensor.dtype in field.CODES
+        if tensor.dtype in CODES
         and DTYPE_BYTES[tensor.dtype] > 1
         and (tensor.given or (every and tensor.initial != "zero"))
     }

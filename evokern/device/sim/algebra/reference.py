@@ -22,7 +22,8 @@ from evokern.declaration.bounds.propagation import CHOICES, COMPARISONS, CONSTAN
 from evokern.declaration.bounds.rounded import UnknownOperationError
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
-from evokern.simt.exact import NO_Q, OUTPUT, P, Q, Value, field
+from evokern.simt import exact
+from evokern.simt.exact import NO_Q, OUTPUT, P, Q, Value
 
 DEPTH = 64
 """Largest depth of one matrix product in the field."""
@@ -159,7 +160,7 @@ def lifted(operand: Any) -> FieldTensor:
     whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2**53)
     rounded = np.where(whole, numbers, numbers.astype(np.float32).astype(np.float64))
     _INEXACT.update(np.unique(numbers[np.isfinite(numbers) & (rounded != numbers)])[:MOST_NAMED].tolist())
-    return FieldTensor.of(value, field.embedded(rounded, OUTPUT))
+    return FieldTensor.of(value, exact.embedded(rounded, OUTPUT))
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any = None) -> Any:
@@ -209,11 +210,11 @@ def _pointwise(
 
 
 def _inverse(x: Value) -> Value:
-    return field.reciprocal(x, OUTPUT)
+    return exact.reciprocal(x, OUTPUT)
 
 
 def _ratio(x: Value, y: Value) -> Value:
-    return field.multiply(x, _inverse(y))
+    return exact.multiply(x, _inverse(y))
 
 
 def _minus(a: Any, b: Any, alpha: float = 1) -> FieldTensor:
@@ -223,7 +224,7 @@ def _minus(a: Any, b: Any, alpha: float = 1) -> FieldTensor:
 def _plus(a: Any, b: Any, alpha: float = 1) -> FieldTensor:
     second = lifted(b) if alpha == 1 else times(b, alpha)
     x = lifted(a)
-    return FieldTensor.of(x.value + second.value, field.add(x.shadow, second.shadow))
+    return FieldTensor.of(x.value + second.value, exact.add(x.shadow, second.shadow))
 
 
 def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> FieldTensor:
@@ -238,7 +239,7 @@ def exponential(a: Any, base: float | None = None) -> FieldTensor:
         _INEXACT.add(math.log2(math.e))
     exponent = lifted(a) if base == 2 else times(a, LOG2_E)
     vanishes = np.ascontiguousarray(exponent.value.numpy() < VANISHES)
-    return FieldTensor.of(exponent.value.exp2(), field.exponential(exponent.shadow, vanishes, OUTPUT))
+    return FieldTensor.of(exponent.value.exp2(), exact.exponential(exponent.shadow, vanishes, OUTPUT))
 
 
 def _sigmoid(a: Any) -> FieldTensor:
@@ -335,8 +336,8 @@ def _product(a: Any, b: Any) -> FieldTensor:
 
     total: Value | None = None
     for start in range(0, x.shape[-1], DEPTH):
-        found = field.matmul(part(left, -1, start), part(right, -2, start))
-        total = found if total is None else field.add(total, found)
+        found = exact.matmul(part(left, -1, start), part(right, -2, start))
+        total = found if total is None else exact.add(total, found)
     assert total is not None
     return FieldTensor.of(x.value @ y.value, total)
 
@@ -378,10 +379,10 @@ def _attention(
     return torch.softmax(scores, -1) @ value
 
 
-times = _pointwise(torch.mul, field.multiply)
+times = _pointwise(torch.mul, exact.multiply)
 over = _pointwise(torch.div, _ratio)
 inverse = _pointwise(torch.reciprocal, _inverse, 1)
-root = _pointwise(torch.sqrt, field.root, 1)
+root = _pointwise(torch.sqrt, exact.root, 1)
 
 RULES: Mapping[str, Callable[..., Any]] = {
     "add": _plus, "sub": _minus, "rsub": lambda a, b, alpha=1: _minus(b, a, alpha), "mul": times, "div": _divided,
