@@ -385,11 +385,18 @@ class Prover:
             places = np.flatnonzero(left[one.output])
             if not places.size:
                 found.append(replace(self._unconfirmed(one.output, run, problem), reference=one.reference))
+            elif one.output in run.bits and self._tolerates(one.output):
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail="it has integers with a tolerance"))
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
             else:
                 found.append(replace(one, element=int(places[0]), block=blocks.get(one.output, -1), line=line))
         return found
+
+    def _tolerates(self, name: str) -> bool:
+        """Return whether an output may differ from the reference."""
+        known = self._kernel.workload.tolerance.get(name)
+        return known is not None and (known.atol > 0 or known.rtol > 0)
 
     def _differing(self, name: str, run: ExactRun, problem: Problem) -> Array:
         return _different(name, run, self._known(problem))

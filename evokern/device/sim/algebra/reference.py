@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from evokern.declaration.as_data.golden import KernelReference
 from evokern.declaration.bounds.derived import plain_attention
 from evokern.declaration.bounds.propagation import CHOICES, COMPARISONS, CONSTANTS, LOGIC, MOVES
 from evokern.declaration.bounds.rounded import UnknownOperationError
@@ -411,6 +412,8 @@ def field_reference(
         inputs: real inputs.
         shadows: residues of the floating-point inputs, flat.
     """
+    if isinstance(kernel.workload.reference, KernelReference):
+        return "the reference is a candidate's own result"
     given: dict[str, torch.Tensor] = {}
     for name, one in inputs.items():
         wide, shadow = one.to(torch.float64), shadows.get(name)
