@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 from evokern.cli.app import app
 from evokern.declaration.kernel import Kernel
 from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, algebra_fault
-from evokern.device.sim.algebra.proof import compared, exact_run
+from evokern.device.sim.algebra import proof as proof_module
+from evokern.device.sim.algebra.proof import ExactRun, compared, exact_run
 from evokern.hardware.profiles import CHIPS
 from evokern.store import algebra_text
 from evokern.study.discovery import load_kernel
@@ -83,7 +85,9 @@ NEWTON = (
         (NEWTON, "not comparable", "the sign of a square root"),
     ],
 )
-def test_a_difference_must_be_there_on_other_inputs(tmp_path: Path, text: str, verdict: str, reason: str) -> None:
+def test_a_difference_must_be_there_on_other_inputs(
+    tmp_path: Path, text: str, verdict: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wrong factor differs everywhere; Newton's iteration for a root is right in half of the rows only.
 
     A default candidate that is not correct refutes no other candidate.
@@ -94,9 +98,26 @@ def test_a_difference_must_be_there_on_other_inputs(tmp_path: Path, text: str, v
     (found,) = proof.verdicts
     assert (found.verdict, reason in found.reason, found.reference) == (verdict, True, "equal"), str(found)
     assert (algebra_fault([proof]) is not None) == (verdict == "different")
+    prover = Prover(kernel, CHIP)
+    prover.at(kernel.space.default(), problem, time.monotonic() + 60)
+    monkeypatch.setattr(proof_module, "exact_run", late_after(1))
+    (early,) = prover.at(config, problem, time.monotonic() + 60).verdicts
+    assert (early.verdict, "the time did not suffice" in early.reason) == (NOT_FINISHED, True)
+    monkeypatch.undo()
     wrong = replace(kernel, workload=replace(kernel.workload, reference=lambda p, t: {"y": t["x"].sort().values}))
     (open_,) = Prover(wrong, CHIP).at(config, problem, time.monotonic() + 60).verdicts
     assert open_.verdict == "not comparable"
+
+
+def late_after(runs: int) -> Callable[..., ExactRun]:
+    """Return `exact_run`, which reaches its time limit after some runs."""
+    left = iter([True] * runs)
+
+    def run(*args: Any, **named: Any) -> ExactRun:
+        found = exact_run(*args, **named)
+        return found if next(left, False) else replace(found, stopped="was stopped")
+
+    return run
 
 
 def test_a_proof_that_takes_too_long_says_how_far_it_came() -> None:

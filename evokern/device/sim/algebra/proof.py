@@ -369,11 +369,12 @@ class Prover:
             self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
             runs = [exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, end=end)
                     for one in (config, self._basis)]  # fmt: skip
-            if any(one.stopped for one in runs):
-                break
+            if any(one.stopped or one.fault for one in runs):
+                late = "it differs on the first inputs, but the time did not suffice for others"
+                return [one if one.verdict != DIFFERENT else replace(one, verdict=NOT_FINISHED, detail=late)
+                        for one in verdicts]  # fmt: skip
             for name in left:
-                if not any(one.fault for one in runs):
-                    left[name] = left[name] & _different(name, *runs)
+                left[name] = left[name] & _different(name, *runs)
             if not any(places.any() for places in left.values()):
                 break
         blocks, line = self._blocks(config, problem, left), self._store_line(config, problem)
