@@ -1,208 +1,240 @@
-"""Exact proof: a candidate against the default candidate, in exact arithmetic on the PTX machine."""
+"""Exact proof of a candidate at small problems, and at problems at which its loops repeat."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from evokern import simt
-from evokern.analysis.sanitize.candidate import few_rounds_remarks
-from evokern.compile.build import tensors_of
-from evokern.declaration.feasibility import check, launches_of
+from evokern.analysis.candidates import TrialUnderTest, trial_under_test
+from evokern.analysis.check.folder import known_problems
+from evokern.analysis.sanitize.candidate import chip_for_architecture, few_rounds_remarks
+from evokern.analysis.sanitize.problems import small_or_given
+from evokern.analysis.sanitize.repeats import RepeatSearch
+from evokern.analysis.stored import chip_of
+from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.declaration.render import render
-from evokern.device.sim.arguments import draw_buffers
-from evokern.device.sim.program import SimulatedProgram, compile_simulated
-from evokern.errors import SourceError, UsageError
-from evokern.hardware.profiles import Profile
-from evokern.simt import NO_PATHS, Array, Paths
-from evokern.simt.exact import NO_Q, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.small_problems import gate_problems
+from evokern.device.sim.algebra import EQUAL, SAME, ExactProof, Prover, algebra_facts
+from evokern.device.sim.full_size_check import OwnProblemCheck
+from evokern.device.sim.full_size_runs import OwnProblemRuns
+from evokern.errors import StudyError, UsageError
+from evokern.files import is_file
+from evokern.gate import RunFailed
+from evokern.gate.comparison import tolerances
+from evokern.hardware.profiles import Profile, limits_for
+from evokern.simt import NO_PATHS
+from evokern.store import ALGEBRA, add_proof, algebra_text, open_readonly
+from evokern.study.discovery import find_kernel, study_files
 from evokern.study.settings import SimulationSettings
+from evokern.wording import changed_genes_text, command
 
-FLOATS = ("f16", "bf16", "f32")
-LIMIT = 10 * SimulationSettings().instruction_limit
-SAME, DIFFERENT, NOT_COMPARABLE, FAULT = "same", "different", "not comparable", "fault"
-
-
-@dataclass(frozen=True, slots=True)
-class ExactRun:
-    """Outputs of one candidate in exact arithmetic."""
-
-    values: Mapping[str, Value]
-    """Floating-point output → the residues of its elements."""
-    bits: Mapping[str, Array]
-    """Other output → its bytes."""
-    real: Mapping[str, Array]
-    """Floating-point output → its real bytes."""
-    memory: ExactMemory
-    """Shadow memory, which knows why values are not comparable."""
-    paths: Paths
-    """Paths that the threads took."""
-    fault: str
-    """The finding that makes the run incorrect; empty if there is none."""
+OWN_SHARE = 0.5
+"""Share of the time that is left which a comparison at the study's problem is expected to take."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputComparison:
-    """Comparison of one output with that of another candidate."""
+@dataclass(frozen=True)
+class ProofRequest:
+    """Candidate to prove, as the user requested it."""
 
-    output: str
-    verdict: str
-    element: int = -1
-    """First element that differs or is not comparable."""
-    count: int = 0
-    """Number of such elements."""
-    obstacle: Obstacle | None = None
-    """Why it is not comparable."""
-    detail: str = ""
-
-    def __str__(self) -> str:
-        """Return the verdict on one line."""
-        text = f"{self.output}: {self.verdict}"
-        if self.element >= 0:
-            text += f" ({self.count} elements, the first is {self.element})"
-        if self.obstacle is not None:
-            one = self.obstacle
-            where = f"{one.location.file or 'the source'}:{one.location.line}, {one.instruction}"
-            text += f": {one.reason} ({where})" if one.instruction else f": {one.reason}"
-        return text + (f": {self.detail}" if self.detail else "")
+    name: str | None
+    """Name of a stored study, or name or folder of a kernel; None selects the study searched last."""
+    db: Path
+    """Database of the study."""
+    trial: int | None = None
+    """Number of a trial; None selects the champion."""
+    changes: Mapping[str, str] | None = None
+    """Gene values that replace those of the default candidate; they make the name that of a kernel."""
+    problem: str | None = None
+    """Problem to run; None for the small problems."""
+    arch: str | None = None
+    """Target architecture of a kernel; a study has a chip."""
+    trust: bool = False
+    """Whether to trust the kernel's code, which may be the copy in the database."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExactProof:
-    """Comparison of a candidate with the default candidate at one problem."""
+@dataclass(frozen=True)
+class ProofSubject:
+    """A candidate to prove."""
 
     title: str
-    verdicts: tuple[OutputComparison, ...]
+    """Description of the candidate."""
+    kernel: Kernel
+    """The kernel."""
+    config: Config
+    """The candidate."""
+    problems: tuple[Problem, ...]
+    """Problems to run."""
+    chip: Profile
+    """Chip with the resource limits."""
+    own: Problem | None = None
+    """Problem of the study, or of the kernel's first study."""
+    stored: TrialUnderTest | None = None
+    """The trial, if the candidate is one."""
+    remarks: tuple[str, ...] = ()
+    """Genes without an effect."""
+
+
+@contextmanager
+def proof_subject(request: ProofRequest) -> Iterator[ProofSubject]:
+    """Return the requested candidate; the kernel folder may be a copy that exists only within the context.
+
+    Raises:
+        UsageError: the study, kernel, trial, gene or problem does not exist.
+    """
+    if request.trial is not None and request.changes:
+        raise UsageError("--trial and --set both choose a candidate; omit one of the two options")
+    if not _is_stored(request):
+        yield _declared(request)
+        return
+    if request.arch is not None:
+        raise UsageError(f"--arch {request.arch} applies only to a kernel; a study has a chip, so omit --arch")
+    with (
+        open_readonly(request.db) as reader,
+        trial_under_test(reader, request.name, request.trial, elites=1, trust=request.trust) as found,
+    ):
+        chip = limits_for(chip_of(found.record.device, reader.sessions(found.record)), found.study.limits)
+        kernel, config = found.kernel, kernel_config(found)
+        if request.problem is None:
+            problems = gate_problems(kernel, config, found.problems, chip)
+        else:
+            problems = (kernel.problem(request.problem),)
+        if not problems:
+            raise UsageError(
+                f"trial {found.trial.number} of {found.record.name} cannot run any small problem of {kernel.name}; set "
+                "one with --problem"
+            )
+        title = f"trial {found.trial.number} of {found.record.name}{' (the champion)' * (request.trial is None)}"
+        yield ProofSubject(title, kernel, config, problems, chip, found.problems[0], found)
+
+
+def kernel_config(found: TrialUnderTest) -> Config:
+    """Return the candidate of a trial, as its kernel declares it."""
+    return found.kernel.space.canonical(found.trial.config)
+
+
+def _is_stored(request: ProofRequest) -> bool:
+    """Return whether the name is that of a stored study, not that of a kernel."""
+    if request.name is None or request.trial is not None:
+        return True
+    if request.changes:
+        return False
+    if is_file(request.db):
+        with open_readonly(request.db) as reader:
+            if any(record.name == request.name for record in reader.studies()):
+                return True
+    if request.name in study_files():
+        raise StudyError(
+            f"study {request.name} is not in {request.db}; start it with `{command('search', request.name)}`, or name "
+            "its kernel"
+        )
+    return False
+
+
+def _declared(request: ProofRequest) -> ProofSubject:
+    assert request.name is not None  # `_is_stored` treats a missing name as a study
+    chip = chip_for_architecture(request.arch or "sm_89")
+    kernel = find_kernel(request.name, trust=request.trust)
+    config = kernel.space.with_changes(kernel.space.default(), request.changes or {})
+    remarks = tuple(kernel.space.without_effect(config, request.changes or {}))
+    problems = small_or_given(kernel, config, request.problem, chip)
+    own = next(iter(known_problems(kernel)), None)
+    title = changed_genes_text(config, kernel.genes)
+    return ProofSubject(title, kernel, config, problems, chip, own, remarks=remarks)
+
+
+def store_proof(reader_path: Path, subject: ProofSubject, report: ProofReport) -> None:
+    """Store the result for a trial, so that `show` and the report state it."""
+    if subject.stored is None:
+        return
+    facts = algebra_facts(report.proofs)
+    detail = algebra_text(facts, subject.stored.record.in_words)
+    record, number = subject.stored.record, subject.stored.trial.number
+    add_proof(reader_path, record, ALGEBRA, number, {"detail": detail, **facts})
+
+
+@dataclass(frozen=True)
+class ProofReport:
+    """Comparisons of a candidate with the default candidate at several problems."""
+
+    name: str
+    """Name of the kernel."""
+    proofs: tuple[ExactProof, ...]
+    """Comparisons, one for each problem."""
     remarks: tuple[str, ...]
-    """Loops that did not repeat, so that the run says little about them."""
+    """Loops that did not repeat, so that the runs say little about them."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether every output is the same everywhere."""
+        return all(one.verdict in (SAME, EQUAL) for proof in self.proofs for one in proof.verdicts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the proof as data for JSON."""
-        return asdict(self)
+        """Return the object that `--json` prints."""
+        proofs = [{"title": f"{self.name} at {one.problem}", **one.as_dict()} for one in self.proofs]
+        return {"proved": self.proved, "proofs": proofs, "remarks": list(self.remarks)}
 
 
 def prove_candidate(
-    kernel: Kernel, config: Config, problem: Problem, chip: Profile, note: Callable[[str], None]
-) -> ExactProof:
-    """Compare a candidate with the default candidate at one problem.
+    subject: ProofSubject, seconds: float, *, alone: bool = False, note: Callable[[str], None] = lambda text: None
+) -> ProofReport:
+    """Compare a candidate with the default candidate.
 
     Args:
-        kernel: the kernel.
-        config: the candidate.
-        problem: the problem.
-        chip: chip with the resource limits.
+        subject: the candidate.
+        seconds: time limit.
+        alone: whether to run only the given problems, and no others at which loops repeat or that are larger.
         note: receives progress.
 
     Raises:
-        UsageError: one of them cannot run there or does not compile.
+        UsageError: the candidate cannot run at one of the problems.
     """
-    basis = kernel.space.default()
-    runs = []
-    for which, one in (("default", basis), ("", config)):
-        violation = check(kernel, one, [problem], chip, essential=True)
-        if violation:
+    kernel, config, problems, chip = subject.kernel, subject.config, subject.problems, subject.chip
+    for problem in problems:
+        if violation := check(kernel, config, [problem], chip, essential=True):
             raise UsageError(
-                f"{f'the {which}' if which else 'this'} candidate of {kernel.name} cannot run at {problem} on "
-                f"{chip.model}: {violation}; choose another problem with --problem"
+                f"this candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}; choose another "
+                "problem with --problem"
             )
-        note(f"{kernel.name} at {problem}: running the {which or 'changed'} candidate in exact arithmetic")
-        runs.append(exact_run(kernel, one, problem, compiled(kernel, one, problem, chip), paths=one is config))
-    default, run = runs
-    if default.fault:
-        raise UsageError(f"the default candidate of {kernel.name} does not run at {problem}: {default.fault}")
-    remarks = few_rounds_remarks(run.paths, kernel.source)
-    return ExactProof(f"{kernel.name} at {problem}", tuple(compared(run, default)), remarks)
+    prover, end, remarks = Prover(kernel, chip, note), time.monotonic() + seconds, []
+    proofs = prover.prove(config, problems, seconds)
+    if not alone:
+        runs = OwnProblemRuns(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), 0)
+        paths = NO_PATHS.merged(*(one.paths for one in proofs))
+        grown: list[Problem] = []
+        if few_rounds_remarks(paths, kernel.source):
+            note(f"{kernel.name}: looking for a problem at which every loop repeats")
+            try:
+                grown = RepeatSearch(kernel, config, runs, compare=False).run(problems, (), paths).grown
+            except RunFailed as failed:
+                remarks.append(f"the sanitizer found a defect at another problem: {failed.message or failed}")
+        more = [one for one in dict.fromkeys(grown) if one not in problems]
+        proofs += prover.prove(config, more, end - time.monotonic()) if more else []
+        left_s = end - time.monotonic()
+        proofs += at_own_problem(prover, subject, runs, [one.problem for one in proofs], left_s)
+    paths = NO_PATHS.merged(*(one.paths for one in proofs))
+    return ProofReport(kernel.name, tuple(proofs), (*remarks, *few_rounds_remarks(paths, kernel.source)))
 
 
-def compiled(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> SimulatedProgram:
-    """Return a candidate's program.
-
-    Raises:
-        SourceError: it does not compile.
-    """
-    program = compile_simulated(render(kernel, config, problem), chip)
-    if not isinstance(program, SimulatedProgram):
-        raise SourceError(f"the candidate does not compile: {program.log}")
-    return program
-
-
-def exact_run(
-    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, paths: bool = False
-) -> ExactRun:
-    """Run a candidate; the shadows of its inputs are independent random residues.
+def at_own_problem(
+    prover: Prover, subject: ProofSubject, runs: OwnProblemRuns, known: Sequence[Problem], seconds: float
+) -> list[ExactProof]:
+    """Compare a candidate at the study's problem, scaled down until that is expected to take half of the time.
 
     Args:
-        kernel: the kernel.
-        config: the candidate.
-        problem: the problem.
-        program: the candidate's program.
-        paths: whether to record loops and branches.
+        prover: the prover, which compared the candidate at the first known problem.
+        subject: the candidate; `own` is the study's problem.
+        runs: runs of the candidate.
+        known: problems at which it was compared.
+        seconds: time limit.
     """
-    tensors = tensors_of(kernel, config, problem)
-    memory = simt.Memory()
-    buffers = draw_buffers(memory, tensors)
-    exact = ExactMemory(memory)
-    for name, tensor in tensors.items():
-        # Unwritten memory has random residues, too, so that a result that depends on it differs.
-        if tensor.dtype in FLOATS and tensor.initial != "zero":
-            exact.write(buffers[name], tensor.dtype, _random(name, tensor))
-    fault, found = "", NO_PATHS
-    for launch in launches_of(kernel, config, problem):
-        result = program.launch(
-            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=paths, exact=exact
-        )
-        found = found.merged(result.paths or NO_PATHS)
-        if not result.completed or result.errors:
-            one = result.fault
-            where = f"{one.kind} at {one.file or kernel.source}:{one.line}: {one.hint}" if one else "it does not end"
-            fault = fault or where
-    outputs = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
-    values = {name: exact.read(buffers[name], one.dtype) for name, one in outputs.items() if one.dtype in FLOATS}
-    bits = {name: buffers[name].read() for name in outputs if name not in values}
-    real = {name: buffers[name].read() for name in values}
-    return ExactRun(values, bits, real, exact, found, fault)
-
-
-def _random(name: str, tensor: Tensor) -> Value:
-    count = int(np.prod(tensor.shape))
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
-    return Value(rng.integers(0, P, count, np.uint64), rng.integers(0, Q, count, np.uint64))
-
-
-def compared(run: ExactRun, other: ExactRun) -> list[OutputComparison]:
-    """Compare the outputs of a candidate with those of another candidate on the same inputs."""
-    if run.fault:
-        return [OutputComparison(name, FAULT, detail=run.fault) for name in (*run.values, *run.bits)]
-    found = [_values(name, value, run, other.values[name], other) for name, value in run.values.items()]
-    for name, bits in run.bits.items():
-        wrong = np.flatnonzero(bits.reshape(-1) != other.bits[name].reshape(-1))
-        found.append(_verdict(name, DIFFERENT if wrong.size else SAME, wrong))
-    return found
-
-
-def _values(name: str, value: Value, run: ExactRun, wanted: Value, other: ExactRun) -> OutputComparison:
-    bads = [np.zeros_like(one.p) if one.bad is None else one.bad for one in (value, wanted)]
-    comparable = (bads[0] == 0) & (bads[1] == 0)
-    both = (value.q != NO_Q) & (wanted.q != NO_Q)
-    wrong = comparable & ((value.p != wanted.p) | (both & (value.q != wanted.q)))
-    # Only an expression whose divisor is zero for all inputs is likely to divide by zero.
-    wrong |= (bads[0] >> REASON_SHIFT == ZERO) & (bads[1] == 0)
-    if wrong.any():
-        return _verdict(name, DIFFERENT, np.flatnonzero(wrong))
-    if comparable.all():
-        return OutputComparison(name, SAME)
-    at = np.flatnonzero(~comparable)
-    for bad, owner in zip(bads, (run, other), strict=True):
-        if bad[at[0]]:
-            return OutputComparison(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
-    raise AssertionError(name)
-
-
-def _verdict(name: str, verdict: str, places: Array) -> OutputComparison:
-    return OutputComparison(name, verdict, int(places[0]) if places.size else -1, int(places.size))
+    if subject.own is None or not known:
+        return []
+    smaller = chain([subject.own], OwnProblemCheck(runs).smaller(subject.config, subject.own))
+    chosen = prover.largest(smaller, known[0], OWN_SHARE * seconds)
+    return [] if chosen is None or chosen in known else prover.prove(subject.config, [chosen], seconds)

@@ -229,6 +229,7 @@ def _facts(
     if "driver_cuda" in environment:
         facts["driver"] = f"{environment.get('driver') or 'of unknown version'}, for CUDA {environment['driver_cuda']}"
     facts |= {"compiler": str(environment["compiler"])} if "compiler" in environment else {}
-    facts |= {"proof": verification_text(reader.verification(record, found.trial).as_dict())}
+    proof = reader.verification(record, found.trial)
+    facts |= {"proof": verification_text(proof.as_dict()), "exact arithmetic": proof.algebra}
     facts |= {"time": time, "baseline": against, "kernel": f"{record.kernel}, code {found.kernel_digest[:12]}"}
     return facts | {"evokern": record.evokern_version or __version__}

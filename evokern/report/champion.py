@@ -160,6 +160,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         if all(part["state"] == "passed" for part in parts)
         else counts(Counter(part["state"] for part in parts)),
         "parts": parts,
+        "algebra": "" if facts.best is None else found.algebra,
         "refuted_faster": refuted_faster,
         "more_refuted_faster": max(0, len(facts.refuted_faster) - MAX_REFUTED),
     }

@@ -9,15 +9,16 @@ from __future__ import annotations
 from evokern.store._arms import Milestone, arms, bests, control_table
 from evokern.store._files import DEFAULT_DB, db_option
 from evokern.store._profiles import ProfileRecord, add_profile
-from evokern.store._proofs import ProofRecord, add_proof
+from evokern.store._proofs import ALGEBRA, ProofRecord, add_proof
 from evokern.store._reader import Reader, has_studies, open_readonly
 from evokern.store._table import database_of, open_recording, study_table
-from evokern.store._verification import OWN_PROBLEM, Verification, undecided, verification
+from evokern.store._verification import OWN_PROBLEM, Verification, algebra_text, undecided, verification
 from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, dumps, fastest_baseline, interval_us
 from evokern.store.studies import Store
 from evokern.store.writer import Session
 
 __all__ = [
+    "ALGEBRA",
     "DEFAULT_DB",
     "OWN_PROBLEM",
     "Milestone",
@@ -32,6 +33,7 @@ __all__ = [
     "Verification",
     "add_profile",
     "add_proof",
+    "algebra_text",
     "arms",
     "bests",
     "control_table",

@@ -18,6 +18,9 @@ from evokern.store.records import Row, StudyRecord, dumps
 HEAD_TO_HEAD = "in turn"
 """Kind of records with head-to-head times of a trial and a baseline (`evokern.search.baseline_comparison`)."""
 
+ALGEBRA = "algebra"
+"""Kind of records with a comparison in exact arithmetic by `evokern prove`; `verify` stores its own as a stage."""
+
 NEIGHBOURS = "neighbours"
 """Kind of records with infeasible one-gene changes of a champion (`evokern.search.neighbours`)."""
 
@@ -31,7 +34,8 @@ class ProofRecord:
     """One stored result about a trial, such as a verification."""
 
     kind: str
-    """Kind: `verify`, `ablate`, `undone` (a verification without a result), `in turn`, `neighbours` or `remeasured`."""
+    """Kind: `verify`, `ablate`, `undone` (a verification without a result), `in turn`, `neighbours`, `algebra` or
+    `remeasured`."""
     trial: int
     """Number of the trial."""
     created: str

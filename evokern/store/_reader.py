@@ -17,14 +17,15 @@ from evokern.measurement.grid import grid_facts
 from evokern.measurement.roofline import Rates, RooflineBound, roofline_bound_of
 from evokern.store._arms import control_table
 from evokern.store._files import close_reading, connect_readonly, db_option, explain_errors
-from evokern.store._proofs import HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord
+from evokern.store._proofs import ALGEBRA, HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
-from evokern.store._verification import Verification, verification
+from evokern.store._verification import NO_ALGEBRA, Verification, algebra_of, verification
 from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us, stored_entries
 from evokern.study.trial import Outcome, Trial
 
 _NOTHING: dict[str, object] = {
     "verified": None, "verified_reason": "no trial has been measured", "verified_share": None, "verified_scaled": [],
+    "algebra": NO_ALGEBRA,
 }  # fmt: skip
 
 
@@ -97,6 +98,8 @@ class Reader(ReadFile):
             interrupted=latest == ["interrupted"],
             options=lambda: (*reference_option(self.source(study.kernel_digest, shown=True)), *db_option(self.path)),
         )
+        proofs = [*self.proofs(study, "verify"), *self.proofs(study, ALGEBRA)]
+        found = replace(found, algebra=algebra_of(study, trial, proofs))
         if study.settings.get("gate", {}).get("inputs") == "normal":
             found = replace(found, reason=f"{found.reason}; only normal inputs were checked")
         if found.verified and (changed := self.damaged_sources(study, trial)):

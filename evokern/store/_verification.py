@@ -13,6 +13,10 @@ from evokern.wording import command, stage_label
 
 OWN_PROBLEM = "own problem"
 """Name of the verification stage that runs blocks of the study's full-size problems."""
+NO_ALGEBRA = "not compared"
+"""State of a trial that was not compared in exact arithmetic."""
+NOT_COVERED = "not covered: roundings, overflow, races and other problems (docs/proof.md)"
+"""Limits of exact arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,68 @@ class Verification:
     """Fraction of the blocks of the study's full-size problems that ran; None if unknown."""
     scaled: tuple[str, ...] = ()
     """Scaled-down problems, in words, on which the search ran all blocks; `reason` names those of a verification."""
+    algebra: str = NO_ALGEBRA
+    """Result of the latest comparison in exact arithmetic, in words, with its problems."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the verification as keys of `show --json`."""
         return {
             "verified": self.verified, "verified_reason": self.reason, "verified_share": self.share,
-            "verified_scaled": list(self.scaled),
+            "verified_scaled": list(self.scaled), "algebra": self.algebra,
         }  # fmt: skip
+
+
+def algebra_text(found: Mapping[str, Any], in_words: Callable[[str], str]) -> str:
+    """Return what exact arithmetic shows about a candidate.
+
+    Args:
+        found: facts of the stage `algebra`, or of a trial's evidence.
+        in_words: returns a problem key as a readable problem.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, one in found["outputs"].items():
+        groups.setdefault(_algebra_verdict(one, in_words), []).append(name)
+    parts = "; ".join(f"{', '.join(names)} {text}" for text, names in groups.items())
+    text = f"{parts}; at {' and '.join(map(in_words, found['problems']))}"
+    late = [f"at {in_words(key)}, {why}" for key, why in found.get("unfinished", {}).items()]
+    if any(one["verdict"] in ("same", "equal") for one in found["outputs"].values()):
+        late.append(NOT_COVERED)
+    return "; ".join([text, *late])
+
+
+def algebra_of(study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord]) -> str:
+    """Return what exact arithmetic shows about a trial, from the latest comparison.
+
+    Args:
+        study: the study of the trial.
+        trial: the trial.
+        proofs: results of `verify` and `prove` for the study.
+    """
+    mine = sorted((one for one in proofs if one.trial == trial.number), key=lambda one: one.created)
+    for proof in reversed(mine):
+        found = proof.result.get("stages", {}).get("algebra") if "stages" in proof.result else proof.result
+        if isinstance(found, Mapping) and "detail" in found:
+            return str(found["detail"])
+    found = trial.evaluation.evidence.get("algebra")
+    try:
+        return algebra_text(found, study.in_words) if isinstance(found, Mapping) else NO_ALGEBRA
+    except (KeyError, TypeError, AttributeError):  # a damaged file
+        return NO_ALGEBRA
+
+
+def _algebra_verdict(one: Mapping[str, Any], in_words: Callable[[str], str]) -> str:
+    where = f" at {in_words(one['problem'])}" if "problem" in one else ""
+    detail = f": {one['detail']}" if one.get("detail") else ""
+    match one["verdict"], one["reference"]:
+        case "same", "equal":
+            return "is the same expression as the default candidate's, which equals the reference"
+        case "equal", _:
+            return "equals the reference"
+        case "same", why:
+            return f"is the same expression as the default candidate's, which is not compared with the reference: {why}"
+        case verdict, _:
+            return f"is {verdict}{where}{detail}"
+    raise AssertionError(one)
 
 
 def undecided(stages: Mapping[str, Any]) -> str:
@@ -97,6 +156,7 @@ def verification(
         share = own.get("share", share)
     if unclear := undecided(stages):
         return Verification(None, unclear, share)
-    passed = [(stage_label(name), stage["detail"]) for name, stage in stages.items() if stage["state"] == "passed"]
+    passed = [(stage_label(name), stage["detail"]) for name, stage in stages.items()
+              if stage["state"] == "passed" and name != "algebra"]  # fmt: skip
     parts = "; ".join(f"{label}: {detail}" for label, detail in passed)
     return Verification(True, f"at {shapes}: {parts}", share)

@@ -67,6 +67,7 @@ def test_a_right_champion_is_proved(db: Path) -> None:
     assert code == 0, facts
     assert [(name, stage["state"]) for name, stage in facts["stages"].items()] == [
         *(("gate", "passed"), ("sanitizer", "passed"), ("playoff", "passed"), ("own problem", "passed")),
+        ("algebra", "passed"),
         ("fuzz", "passed"),
     ]
     assert facts["playoff"]["predicted"]

@@ -181,6 +181,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "verified_reason",
         "verified_share",
         "verified_scaled",
+        "algebra",
         "limit",
         "remeasured",
         "cost",

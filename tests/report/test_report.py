@@ -119,10 +119,15 @@ def test_the_stage_of_the_full_size_problem_is_named_as_in_the_docs(tmp_path: Pa
         best = reader.best(study)
     assert best is not None
     stage = {"state": "passed", "detail": "all blocks ran", "problems": {}, "covered": True}
-    add_proof(path, study, "verify", best.number, {"stages": {"own problem": stage}, "playoff": None})
+    with open_readonly(path) as reader:
+        assert "<p><b>Exact arithmetic:</b> not compared</p>" in page(reader)
+    algebra = {"state": "passed", "detail": "y is the same expression"}
+    stages = {"own problem": stage, "algebra": algebra}
+    add_proof(path, study, "verify", best.number, {"stages": stages, "playoff": None})
     with open_readonly(path) as reader:
         text = page(reader)
     assert "<b>full-size problem</b>: all blocks ran" in text
+    assert "<p><b>Exact arithmetic:</b> y is the same expression</p>" in text
     assert "own problem" not in text
 
 

@@ -77,6 +77,7 @@ COMMANDS: dict[str, Way] = {
     "nvcc -arch=sm_89 best.cu -o best && ./best": GPU,
     "evokern check attention": Way("simulated", "check scale"),
     "evokern prove rmsnorm --set ROW_SUM=every_block": SIMULATED,
+    "evokern prove --trial 42": Way("simulated", "prove --trial 0"),
     'evokern sanitize attention --set BLOCK_M=64 --problem "B=1 H=2 S=128 D=64"': Way(
         "simulated", 'sanitize attention --set BLOCK_M=64 --problem "B=1 H=1 S=64 D=64"'
     ),

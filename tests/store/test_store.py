@@ -23,7 +23,7 @@ from evokern.declaration.problem import ProblemField
 from evokern.device import BaselineResult, StartReport
 from evokern.errors import StoreError, StudyError
 from evokern.samplers import TrialResult
-from evokern.store import Store, StudyRecord, add_proof, dumps, fastest_baseline, interval_us, open_readonly
+from evokern.store import ALGEBRA, Store, StudyRecord, add_proof, dumps, fastest_baseline, interval_us, open_readonly
 from evokern.store import _files as files
 from evokern.store._schema import migrations
 from evokern.store.records import evaluation_of, evaluation_row, trial_of
@@ -95,6 +95,33 @@ def test_a_problem_scaled_down_is_named_beside_what_ran_of_the_study_s_own(tmp_p
     assert "scaled down" not in verification_text(found)
 
 
+def test_the_latest_comparison_in_exact_arithmetic_counts(tmp_path: Path) -> None:
+    """A trial has that of its search, then that of `verify` or `prove`; older databases have none."""
+    outputs = {"y": {"verdict": "same", "reference": "equal"}, "s": {"verdict": "same", "reference": "no rule"}}
+    facts = {"outputs": outputs, "problems": ["64"], "unfinished": {"4096": "it was stopped"}}
+    db = tmp_path / "a.db"
+    with Store(db) as store:
+        study = fill(store, [replace(MEASURED, evidence={"algebra": facts}), MEASURED,
+                             replace(MEASURED, evidence={"algebra": {"outputs": 3}})])  # fmt: skip
+    texts = []
+    for kind, result in (
+        (None, {}),
+        ("verify", {"stages": {"algebra": {"state": "skipped", "detail": "y is not comparable"}}}),
+        (ALGEBRA, {"detail": "y is the same", **facts}),
+    ):
+        if kind is not None:
+            add_proof(db, study, kind, 0, result)
+        with open_readonly(db) as reader:
+            texts.append([reader.verification(study, trial).algebra for trial in reader.trials(study)])
+    assert texts[0][0] == (
+        "y is the same expression as the default candidate's, which equals the reference; s is the same expression as "
+        "the default candidate's, which is not compared with the reference: no rule; at 64; at 4096, it was stopped; "
+        "not covered: roundings, overflow, races and other problems (docs/proof.md)"
+    )
+    assert [one[0] for one in texts[1:]] == ["y is not comparable", "y is the same"]
+    assert all(one[1:] == ["not compared", "not compared"] for one in texts)
+
+
 def test_a_study_keeps_the_names_of_its_problems_fields(tmp_path: Path) -> None:
     """What people read of a problem comes from the file alone; a study from before the names has its keys."""
     db, problems = tmp_path / "a.db", ("2,8,512,64,0", "2,8,512,128,1")
@@ -140,6 +167,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "verified_reason",
         "verified_share",
         "verified_scaled",
+        "algebra",
         "limit",
         "remeasured",
         "cost",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from evokern.analysis.verify.stages import fuzz_stage, own_problem_stage, sanitizer_stage
+from evokern.analysis.verify.stages import ALGEBRA_S, algebra_stage, fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.bounds.strict import judged_in
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
@@ -18,6 +18,8 @@ CASES = 24
 """Number of fuzzing cases (some seconds); a count instead of a time makes runs reproducible."""
 FUZZ_SHARE = 0.6
 """Share of the remaining time for fuzzing; the rest allows the last case to finish."""
+ALGEBRA_SHARE = 0.4
+"""Share of the remaining time for exact arithmetic."""
 LEAST_FUZZ_S = 1.0
 """Shortest fuzzing time in seconds."""
 INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
@@ -41,6 +43,9 @@ class ChampionWorker:
         stages = [sanitizer_stage(candidate)]
         if stages[-1].state != "failed" and settings.predicted:
             stages.append(own_problem_stage(candidate, INSTRUCTIONS))
+        if stages[-1].state != "failed":
+            left_s = job.seconds - (time.monotonic() - began)
+            stages.append(algebra_stage(candidate, stages[0], max(1.0, min(ALGEBRA_S, ALGEBRA_SHARE * left_s))))
         if stages[-1].state != "failed":
             seed = random.Random(f"{settings.secret} {job.number}").getrandbits(32)
             left_s = job.seconds - (time.monotonic() - began)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Literal
 
+from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
@@ -16,22 +17,26 @@ from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import (
     MAX_PROBLEMS,
     elements,
+    gate_problems,
     is_fixed,
     keeps_limits,
     runnable,
     small_problem,
     whole_tile_problem,
 )
+from evokern.device.sim.algebra import EQUAL, SAME, Prover, algebra_facts, algebra_fault
 from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import FullSizeResult, OwnProblemRuns
 from evokern.device.sim.stage import MOST_ELEMENTS_CHECKED
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
-from evokern.store import OWN_PROBLEM
+from evokern.store import OWN_PROBLEM, algebra_text
 from evokern.wording import count_noun
 
 State = Literal["passed", "failed", "skipped"]
+ALGEBRA_S = 30.0
+"""Maximum number of seconds of the stage `algebra`; comparisons beyond it are not finished, but do not fail."""
 NEAR = (1, -1)
 """Changes to each number of the full-size problem, which vary its last tile."""
 NEAR_SHARE = 0.5
@@ -168,6 +173,32 @@ def _compared_text(compared: Sequence[tuple[int, int]]) -> str:
     if not all(one for one, _ in compared):
         return f"results not compared because {why}"
     return f"{few:,} of {of:,} results compared, because {why}"
+
+
+def algebra_stage(candidate: CandidateUnderTest, sanitizer: Stage, seconds: float = ALGEBRA_S) -> Stage:
+    """Compare the candidate with the default candidate in exact arithmetic.
+
+    Args:
+        candidate: the candidate under test.
+        sanitizer: result of the stage `sanitizer`; its problems are used, among them those at which loops repeat.
+        seconds: time limit.
+    """
+    kernel, config = candidate.kernel, candidate.config
+    keys = [*sanitizer.facts.get("problems", ()), *sanitizer.facts.get("grown", ())]
+    problems = [kernel.problem(key) for key in dict.fromkeys(keys)]
+    problems = problems or [*gate_problems(kernel, config, candidate.problems, candidate.chip)]
+    if not problems:
+        return Stage("algebra", "skipped", "the candidate cannot run any of the kernel's small problems")
+    end, prover = time.monotonic() + seconds, Prover(kernel, candidate.chip)
+    proofs = prover.prove(config, problems, OWN_SHARE * seconds)
+    subject = ProofSubject("", kernel, config, tuple(problems), candidate.chip, candidate.problems[0])
+    proofs += at_own_problem(prover, subject, _runs(candidate), problems, end - time.monotonic())
+    if (fault := algebra_fault(proofs)) is not None:
+        return Stage("algebra", "failed", str(fault["message"]), algebra_facts(proofs))
+    facts = algebra_facts(proofs)
+    whole = all(one["verdict"] in (SAME, EQUAL) for one in facts["outputs"].values())
+    text = algebra_text(facts, lambda key: str(kernel.problem(key)))
+    return Stage("algebra", "passed" if whole else "skipped", text, facts)
 
 
 def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_cases: int | None = None) -> Stage:

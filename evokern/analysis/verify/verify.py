@@ -9,7 +9,7 @@ from typing import Any
 
 from evokern.analysis.candidates import TrialUnderTest, evaluate, running_device
 from evokern.analysis.stored import chip_of
-from evokern.analysis.verify.stages import Stage, fuzz_stage, own_problem_stage, sanitizer_stage
+from evokern.analysis.verify.stages import Stage, algebra_stage, fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device
 from evokern.device.contract import MeasuresRounds
@@ -127,6 +127,8 @@ def verify(
     if device.predicted:
         stage(f"{count_noun(len(subject.problems), 'problem')} at full size, running all or some blocks")
         stages.append(own_problem_stage(candidate, INSTRUCTIONS))
+    stage("exact arithmetic: the candidate against the default candidate")
+    stages.append(algebra_stage(candidate, stages[1]))
     if fuzz_s > 0:
         seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         stage(f"fuzzing for {fuzz_s:g} s, seed {seed}")

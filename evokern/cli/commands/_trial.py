@@ -140,6 +140,8 @@ def evidence_words(evidence: Mapping[str, Any], in_words: Callable[[str], str]) 
         evidence: evidence as printed by `show --json`.
         in_words: returns a problem key as a readable problem.
     """
+    from evokern.store import algebra_text
+
     left = _in_words(in_words, evidence)
     labels = dict(_EVIDENCE)
     if left.pop("limit", None) == "bound":
@@ -147,6 +149,9 @@ def evidence_words(evidence: Mapping[str, Any], in_words: Callable[[str], str]) 
     if left.get("check") == "margin":
         labels["expected"] = "elements expected to exceed the tolerance"
     words: dict[str, Any] = {}
+    algebra = left.pop("algebra", None)
+    if isinstance(algebra, Mapping):
+        words["exact arithmetic"] = algebra_text(algebra, in_words)
     own = left.pop("own_problem", None)
     for problem, found in own.items() if isinstance(own, Mapping) else ():
         words[f"full-size problem {in_words(problem)}"] = _full_size_text(found, in_words)

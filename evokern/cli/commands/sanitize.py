@@ -10,9 +10,13 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._options import (
+    DEFAULT_DB,
     PROBLEM_FORMS,
-    KernelArgument,
+    DbOption,
+    ReferenceOption,
     SetOption,
+    StoredTrustOption,
+    TrialOption,
     TrustOption,
     complete_kernels,
     parse_assignments,
@@ -271,54 +275,73 @@ def _place(report: SanitizeReport, file: str, line: int) -> str:
 @command(
     "prove",  # words: the examples are commands
     examples="""
+    evokern prove
+    evokern prove attention-s512 --trial 42 --json
     evokern prove rmsnorm --set ROW_SUM=every_block
-    evokern prove matmul --set STAGES=3 --problem "M=130 N=128 K=328 layout=nt" --json
+    evokern prove matmul --set STAGES=3 --problem "M=130 N=128 K=328 layout=nt"
     """,
 )
 def prove(
     output: Output,
-    kernel: KernelArgument,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="STUDY|KERNEL",
+            help="Name of a study in the database, or name or folder of a kernel. Default: the study searched last.",
+            autocompletion=complete_kernels,
+        ),
+    ] = None,
+    trial: TrialOption = None,
     set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
     problem: Annotated[
         str | None,
         typer.Option(
             "--problem",
             metavar="P",
-            help=f"Problem to run, {PROBLEM_FORMS}. Default: the kernel's small problems.",
+            help=f"Problem to run, {PROBLEM_FORMS}. Default: the small problems, and problems at which loops repeat.",
         ),
     ] = None,
+    limit: Annotated[
+        str,
+        typer.Option("--limit", metavar="TIME", help="Time limit, such as 5m; comparisons beyond it are not finished."),
+    ] = "2m",
     arch: Annotated[
-        str, typer.Option("--arch", metavar="SM", help="Target architecture: sm_80, sm_86, sm_89 or sm_90.")
-    ] = "sm_89",
-    trust: TrustOption = False,
+        str | None,
+        typer.Option("--arch", metavar="SM", help="KERNEL only: sm_80, sm_86, sm_89, sm_90 or sm_90a. Default: sm_89."),
+    ] = None,
+    reference: ReferenceOption = None,
+    trust: StoredTrustOption = False,
+    db: DbOption = DEFAULT_DB,
 ) -> int:
     """Show in exact arithmetic that a candidate computes the same expression as the default candidate.
 
-    The candidate's PTX runs on the CPU. Random elements of a finite field take the place of floating-point values, so
-    neither rounding nor the order of additions matters. Each output is the same, different, or not comparable,
-    with the instruction that leaves the field. The exit code is 1 unless every output is the same.
+    The PTX of both runs on the CPU. Random elements of a finite field take the place of floating-point values, so
+    neither rounding nor the order of additions matters. The default candidate is compared with the reference in the
+    same way, if the reference consists of operations with a rule. Each output is the same, different, not finished, or
+    not comparable, with the instruction that leaves the field. The exit code is 1 unless every output is the same as
+    the default candidate's or equal to the reference. The result of a trial is stored.
     """
-    from evokern.analysis.prove import SAME, prove_candidate
-    from evokern.analysis.sanitize.candidate import chip_for_architecture
-    from evokern.analysis.sanitize.problems import small_or_given
-    from evokern.study.discovery import find_kernel
+    from evokern.analysis.prove import ProofRequest, proof_subject, prove_candidate, store_proof
+    from evokern.study.duration import parse_duration
+    from evokern.tuning.reference import register_reference
 
-    chip, found = chip_for_architecture(arch), find_kernel(kernel, trust=trust)
-    changes = parse_assignments(set_)
-    config = found.space.with_changes(found.space.default(), changes)
-    for remark in found.space.without_effect(config, changes):
-        output.note(remark)
-    proofs = [
-        prove_candidate(found, config, one, chip, output.note) for one in small_or_given(found, config, problem, chip)
-    ]
+    if reference:
+        register_reference(reference)
+    seconds = parse_duration(limit)
+    request = ProofRequest(target, db, trial, parse_assignments(set_), problem, arch, trust)
+    with proof_subject(request) as subject:
+        for remark in subject.remarks:
+            output.note(remark)
+        report = prove_candidate(subject, seconds, alone=problem is not None, note=output.note)
+        store_proof(db, subject, report)
     if output.json:
-        output.print_json({"proofs": [proof.as_dict() for proof in proofs]})
-    else:
-        output.print_line(f"candidate: {changed_genes_text(config, found.genes)}")
-        for proof in proofs:
-            output.print_line(proof.title)
-            for verdict in proof.verdicts:
-                output.print_line(f"  {verdict}")
-            for remark in proof.remarks:
-                output.note(remark)
-    return 0 if all(verdict.verdict == SAME for proof in proofs for verdict in proof.verdicts) else 1
+        output.print_json(report.as_dict())
+        return 0 if report.proved else 1
+    output.print_line(f"candidate: {subject.title}")
+    for proof in report.proofs:
+        output.print_line(f"{report.name} at {proof.problem}")
+        for verdict in proof.verdicts:
+            output.print_line(f"  {verdict}")
+    for remark in report.remarks:
+        output.note(remark)
+    return 0 if report.proved else 1

@@ -234,6 +234,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     times = f", {speedup(best)} as fast as the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}{inside}{times}")
     lines.append(verification_text(summary))
+    lines.append(f"exact arithmetic: {summary['algebra']}")
     lines += _refuted(reader, record)
     if summary["limit"]:
         lines.append(roofline_text(summary["limit"], unit))

@@ -86,7 +86,7 @@ class PropagatedBound(ErrorBound):
     ) -> tuple[torch.Tensor, ...]:
         """Return the error of each element divided by the number of roundings."""
         mode = self.propagation(problem, inputs)
-        with _plain_attention(), _inside_torch(), mode:
+        with plain_attention(), _inside_torch(), mode:
             found = reference(inputs)
         return (mode.of(found).error / self.formula(problem)[0],)
 
@@ -213,7 +213,7 @@ def _propagated(kernel: Kernel, config: Config, output: str) -> PropagatedBound:
         inputs = _inputs(kernel.workload.tensors(at, config), "meta")
         mode = bound.propagation(at, inputs)
         try:
-            with _plain_attention(), mode:
+            with plain_attention(), mode:
                 result = mode.of(kernel.workload.reference(at, inputs)[output])
         except KERNEL_CODE_EXCEPTIONS:
             return 1, 0.0, 0  # the reference depends on the values
@@ -230,7 +230,7 @@ def _try(kernel: Kernel, bound: PropagatedBound, config: Config, problem: Proble
     inputs = _inputs(kernel.workload.tensors(problem, config), "cpu")
     mode = bound.propagation(problem, inputs)
     try:
-        with _plain_attention(), _inside_torch(), mode:
+        with plain_attention(), _inside_torch(), mode:
             result = kernel.workload.reference(problem, inputs)[output]
         _ = mode.of(result).error
     except UnknownOperationError:
@@ -255,7 +255,7 @@ def _inputs(tensors: Mapping[str, Tensor], device: str) -> dict[str, torch.Tenso
     return found
 
 
-def _plain_attention() -> Any:
+def plain_attention() -> Any:
     """Return a context in which scaled dot-product attention consists of matrix products and a softmax."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -43,10 +43,10 @@ def drawn(
         yield name, tensor, data
 
 
-def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str, simt.Buffer]:
+def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, simt.Buffer]:
     """Create a problem's buffers: inputs as in the gate's `normal` set, unwritten memory for all other buffers."""
     buffers: dict[str, simt.Buffer] = {}
-    for name, tensor, data in drawn(tensors):
+    for name, tensor, data in drawn(tensors, seed=seed):
         raw: Any = data.view(-1).view(torch.uint8).numpy()
         known = tensor.given or (tensor.role == "workspace" and tensor.initial == "zero")
         if not known:

@@ -25,6 +25,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems, is_fixed
+from evokern.device.sim.algebra import Prover, algebra_facts, algebra_fault
 from evokern.device.sim.failure import compared_with_default, is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS, FullSizeResult, OwnProblemRuns
@@ -48,6 +49,8 @@ from evokern.study.settings import InputSet
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.role import limit_memory
 
+ALGEBRA_S = 10.0
+"""Maximum number of seconds for the comparison of a new best with the default candidate in exact arithmetic."""
 HALVINGS = 3
 """How often a small problem is halved for a candidate that needs too many instructions there."""
 
@@ -70,6 +73,7 @@ class SimWorker:
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self._own_runs = OwnProblemRuns(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self._own = OwnProblemCheck(self._own_runs)
+        self._prover = Prover(self._kernel, chip, reference=False)
         self._default_work: dict[Problem, float | None] = {}
         self._phases = PhaseClock()
         self.ready_report: dict[str, Any] = {}
@@ -165,12 +169,20 @@ class SimWorker:
                 impossible = predicted.impossible()
                 if impossible is not None:
                     return Evaluation(Outcome.WRONG, evidence=impossible, gate=reports)
+        algebra: dict[str, Any] = {}
+        if best and problems:
+            with self._phases.phase("gate"):
+                proofs = self._prover.prove(job.config, problems, ALGEBRA_S)
+            if (fault := algebra_fault(proofs)) is not None:
+                return Evaluation(Outcome.WRONG, evidence=fault, gate=reports)
+            algebra = {"algebra": algebra_facts(proofs)}
         time_us = predicted.time_us
         first = predicted.predictions[0].total
         evidence = {
             "terms_us": {name: round(value, 4) for name, value in first.terms_us.items()},
             "bound": first.cause,
             "own_problem": own,
+            **algebra,
             **recorded(predicted.tasks, predicted.floors),
         }
         return Evaluation(Outcome.MEASURED, time_us, predicted.timings, evidence=evidence, gate=reports)
@@ -278,6 +290,7 @@ class SimWorker:
         rendered = render(kernel, config, problem)
         if self._last is None or self._last[0] != rendered:  # the small problems often share one program
             self._last = rendered, self._compiled(rendered, problem)
+            self._prover.remember(*self._last)
         runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
         gate.reseed(candidate_seed(self._settings.secret, config, problem))

@@ -4,7 +4,26 @@ The real bits decide branches, addresses, selections and maxima. The shadow foll
 memory, so that two kernels can be compared without rounding errors. See docs/proof.md.
 """
 
-from evokern.simt.exact.field import NO_Q, REASON_SHIFT, ZERO, P, Q, Value
-from evokern.simt.exact.memory import ExactMemory, Obstacle
+from evokern.simt.exact.field import (
+    CODES,
+    NO_Q,
+    NO_RULE,
+    REASON_SHIFT,
+    ZERO,
+    P,
+    Q,
+    Value,
+    add,
+    embedded,
+    exponential,
+    matmul,
+    multiply,
+    reciprocal,
+    root,
+)
+from evokern.simt.exact.memory import OUTPUT, ExactMemory, Obstacle
 
-__all__ = ["NO_Q", "REASON_SHIFT", "ZERO", "ExactMemory", "Obstacle", "P", "Q", "Value"]
+__all__ = [
+    "CODES", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "ZERO", "ExactMemory", "Obstacle", "P", "Q", "Value", "add",
+    "embedded", "exponential", "matmul", "multiply", "reciprocal", "root",
+]  # fmt: skip

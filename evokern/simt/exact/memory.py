@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,10 +51,12 @@ class ExactMemory:
 
     Attributes:
         memory: the real memory.
+        end: time on the monotonic clock after which no further batch of blocks runs.
+        late: whether the time was over.
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, memory: Memory, end: float = math.inf) -> None:
+        self.memory, self.end, self.late = memory, end, False
         self._words: Array = np.zeros(0, np.uint64)
         self._programs: list[tuple[int, PtxProgram]] = []
 
@@ -68,6 +72,11 @@ class ExactMemory:
                     grown[part] = self._words[part]
             self._words = grown
         return self._words
+
+    def is_late(self) -> bool:
+        """Return whether the time is over."""
+        self.late = self.late or time.monotonic() > self.end
+        return self.late
 
     def site(self, program: PtxProgram) -> int:
         """Return the number of a program's first instruction among all programs of the call."""

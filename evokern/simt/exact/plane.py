@@ -9,6 +9,7 @@ import numpy as np
 from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Pair, Register, Sink, Vector
 from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.batch import LaunchStopped
 from evokern.simt.binder import Binder
 from evokern.simt.exact.field import BAD, CODE_SHIFT, LOW, NO_RULE, RAW, REASON_SHIFT, Value, upper
 from evokern.simt.exact.memory import ExactMemory, SpacePlane, embedded_bits, valued
@@ -50,7 +51,13 @@ class ShadowPlane:
         """Pending copies: lanes, groups, first units in shared memory, words."""
 
     def load(self) -> None:
-        """Reset the registers and the memory of the blocks."""
+        """Reset the registers and the memory of the blocks.
+
+        Raises:
+            LaunchStopped: the time of the run is over.
+        """
+        if self.exact.is_late():
+            raise LaunchStopped
         self.rows.clear()
         self.copies.clear()
         self._shared.fill(0)

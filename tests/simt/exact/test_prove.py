@@ -4,37 +4,48 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paths import KERNELS
 from typer.testing import CliRunner
 
-from evokern.analysis.prove import compared, compiled, exact_run
 from evokern.cli.app import app
 from evokern.declaration.kernel import Kernel
+from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, algebra_fault
+from evokern.device.sim.algebra import proof as proof_module
+from evokern.device.sim.algebra.proof import ExactRun, compared, exact_run
 from evokern.hardware.profiles import CHIPS
+from evokern.store import algebra_text
 from evokern.study.discovery import load_kernel
 from evokern.study.trust import remember_trust
 
 CHIP = CHIPS["l4"]
 PROBLEM = "3,264"
 SUM = "sum_of_squares(span, read, keep);"
+SCALE = "const float scale = rsqrtf(row_sum(squares, partial[half]) / COLS + eps);"
 
 
-def _verdicts(kernel: Kernel, changed: Kernel, **genes: object) -> list[str]:
-    problem = kernel.problem(PROBLEM)
-    runs = []
-    for one, own in ((changed, genes), (kernel, {})):
-        config = one.space.canonical({**one.space.default(), **own})
-        runs.append(exact_run(one, config, problem, compiled(one, config, problem, CHIP)))
-    return [str(verdict) for verdict in compared(*runs)]
+def _changed(folder: Path, old: str, text: str) -> Kernel:
+    """Return a copy of the normalisation in which ROW_STEPS=2 runs another text."""
+    for name in ("rmsnorm", "common"):
+        shutil.copytree(KERNELS / name, folder / name)
+    source = folder / "rmsnorm" / "kernel.cu"
+    whole = source.read_text()
+    assert whole.count(old) >= 1
+    source.write_text(whole.replace(old, text, 1))
+    remember_trust(folder / "rmsnorm")
+    return load_kernel(folder / "rmsnorm")
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        (SUM, "y: same"),
+        (SUM, "y: same as the default"),
         (f"{SUM} if (group == 1 && threadIdx.x == 5) squares = 0.f;", "y: different (264 elements, the first is 264)"),
         (
             f"{SUM} squares = __uint_as_float(__float_as_uint(squares) ^ 1u);",
@@ -47,20 +58,113 @@ def _verdicts(kernel: Kernel, changed: Kernel, **genes: object) -> list[str]:
 )
 def test_verdicts(tmp_path: Path, text: str, verdict: str) -> None:
     """A kernel with a changed sum of squares, against the kernel as it is."""
-    for folder in ("rmsnorm", "common"):
-        shutil.copytree(KERNELS / folder, tmp_path / folder)
-    source = tmp_path / "rmsnorm" / "kernel.cu"
-    source.write_text(source.read_text().replace(SUM, text, 1))
-    for folder in (tmp_path, KERNELS):
-        remember_trust(folder / "rmsnorm")
-    (found,) = _verdicts(load_kernel(KERNELS / "rmsnorm"), load_kernel(tmp_path / "rmsnorm"), ROW_STEPS=2)
+    remember_trust(KERNELS / "rmsnorm")
+    kernel, changed = load_kernel(KERNELS / "rmsnorm"), _changed(tmp_path, SUM, text)
+    problem = kernel.problem(PROBLEM)
+    runs = []
+    for one, own in ((changed, {"ROW_STEPS": 2}), (kernel, {})):
+        config = one.space.canonical({**one.space.default(), **own})
+        runs.append(exact_run(one, config, problem, Prover(one, CHIP).program(config, problem)))
+    (found,) = (str(verdict) for verdict in compared(*runs))
     assert found.startswith(verdict)
+
+
+MEAN = "row_sum(squares, partial[half]) / COLS + eps"
+HALF = SCALE.replace("squares,", "(ROW_STEPS > 1 ? 0.5f * squares : squares),")
+NEWTON = (
+    f"const float mean = {MEAN}; float scale = rsqrtf(mean); "
+    "if constexpr (ROW_STEPS > 1) scale *= 1.5f - 0.5f * mean * scale * scale;"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "reason"),
+    [
+        (HALF, "different", "792 elements, the first is 0, written by block 0"),
+        # The square of a root is the number or, for half of the numbers of the field, its negation.
+        (NEWTON, "not comparable", "the sign of a square root"),
+    ],
+)
+def test_a_difference_must_be_there_on_other_inputs(
+    tmp_path: Path, text: str, verdict: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong factor differs everywhere; Newton's iteration for a root is right in half of the rows only.
+
+    A default candidate that is not correct refutes no other candidate.
+    """
+    kernel = _changed(tmp_path, SCALE, text)
+    config, problem = kernel.space.canonical({**kernel.space.default(), "ROW_STEPS": 2}), kernel.problem(PROBLEM)
+    proof = Prover(kernel, CHIP).at(config, problem, time.monotonic() + 60)
+    (found,) = proof.verdicts
+    assert (found.verdict, reason in found.reason, found.reference) == (verdict, True, "equal"), str(found)
+    assert (algebra_fault([proof]) is not None) == (verdict == "different")
+    prover = Prover(kernel, CHIP)
+    prover.at(kernel.space.default(), problem, time.monotonic() + 60)
+    monkeypatch.setattr(proof_module, "exact_run", late_after(1))
+    (early,) = prover.at(config, problem, time.monotonic() + 60).verdicts
+    assert (early.verdict, "the time did not suffice" in early.reason) == (NOT_FINISHED, True)
+    monkeypatch.undo()
+    wrong = replace(kernel, workload=replace(kernel.workload, reference=lambda p, t: {"y": t["x"].sort().values}))
+    (open_,) = Prover(wrong, CHIP).at(config, problem, time.monotonic() + 60).verdicts
+    assert open_.verdict == "not comparable"
+
+
+def late_after(runs: int) -> Callable[..., ExactRun]:
+    """Return `exact_run`, which reaches its time limit after some runs."""
+    left = iter([True] * runs)
+
+    def run(*args: Any, **named: Any) -> ExactRun:
+        found = exact_run(*args, **named)
+        return found if next(left, False) else replace(found, stopped="was stopped")
+
+    return run
+
+
+def test_a_proof_that_takes_too_long_says_how_far_it_came() -> None:
+    """At the time limit a comparison is not finished, which is no fault, and other problems keep their result."""
+    remember_trust(KERNELS / "rmsnorm")
+    kernel = load_kernel(KERNELS / "rmsnorm")
+    config = kernel.space.canonical({**kernel.space.default(), "ROW_STEPS": 2})
+    prover = Prover(kernel, CHIP)
+    small, large = kernel.problem(PROBLEM), kernel.problem("512,2048")
+    proofs = [*prover.prove(config, [small], 60.0), *prover.prove(config, [large], 0.0)]
+    assert proofs[1].verdicts[0].verdict == NOT_FINISHED
+    assert "was stopped after 0 s, in launch 1 of 1" in proofs[1].verdicts[0].detail
+    assert algebra_fault(proofs) is None
+    text = algebra_text(algebra_facts(proofs), lambda key: f"[{key}]")
+    assert text.startswith("y is the same expression as the default candidate's, which equals the reference; at [")
+    assert "the default candidate was stopped" in text
+    assert algebra_facts(proofs[1:])["outputs"]["y"]["verdict"] == NOT_FINISHED
+
+
+def _prove(*words: str) -> tuple[int, Any]:
+    done = CliRunner().invoke(app, ["prove", *words, "--json"])
+    return done.exit_code, json.loads(done.stdout) if done.stdout else done.stderr
 
 
 def test_the_command() -> None:
     """The command prints one verdict per output; an infeasible problem is a usage error."""
-    words = ["prove", str(KERNELS / "rmsnorm"), "--problem", "3,264,residual=add", "--trust"]
-    done = CliRunner().invoke(app, [*words, "--set", "ROW_SUM=two_launches", "--json"])
-    assert done.exit_code == 0, done.output
-    (proof,) = json.loads(done.stdout)["proofs"]
-    assert [(one["output"], one["verdict"]) for one in proof["verdicts"]] == [("y", "same"), ("sum", "same")]
+    words = [str(KERNELS / "rmsnorm"), "--problem", "3,264,residual=add", "--trust"]
+    code, found = _prove(*words, "--set", "ROW_SUM=two_launches")
+    assert (code, found["proved"]) == (0, True)
+    (proof,) = found["proofs"]
+    assert [(one["output"], one["verdict"], one["reference"]) for one in proof["verdicts"]] == [
+        ("y", "same", "equal"),
+        ("sum", "same", "equal"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rmsnorm", "--set", "ROW_STEPS=2", "--trial", "1"), "omit one of the two options"),
+        (("nothing",), "there is no kernel 'nothing'"),
+        (("rmsnorm-long",), "study rmsnorm-long is not in missing.db; start it with `evokern search rmsnorm-long`"),
+        (("rmsnorm", "--set", "ROW_STEPS=2", "--problem", "3,264", "--limit", "soon"), "soon"),
+    ],
+)
+def test_mistakes_are_named(words: tuple[str, ...], message: str) -> None:
+    """A wrong target, option or time is one sentence with the remedy."""
+    done = CliRunner().invoke(app, ["prove", *words, "--db", "missing.db"])
+    assert done.exit_code in (1, 2)
+    assert message in " ".join(done.stderr.split())

@@ -1,0 +1,581 @@
+"""Exact proof: a candidate against the default candidate and the reference, in exact arithmetic on the PTX machine.
+
+The default candidate and the reference are computed once for each problem. A difference counts only if it is there for
+other inputs, too, because a rounded value may decide about a branch or a maximum. The square root of a number that has
+none in the field also has the wrong sign.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from evokern import simt
+from evokern.compile.build import tensors_of
+from evokern.compile.records import CompileFailure
+from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Problem, Tensor
+from evokern.declaration.render import Rendered, render
+from evokern.device.sim.algebra.reference import FieldReference, field_reference
+from evokern.device.sim.arguments import draw_buffers, drawn
+from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.device.sim.runner import SimRunner, checked
+from evokern.errors import EvokernError, SourceError
+from evokern.gate import Gate, RunFailed
+from evokern.hardware.profiles import Profile
+from evokern.simt import NO_PATHS, Array, Paths, WriteRecord, recording
+from evokern.simt.exact import CODES, NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
+from evokern.study.settings import GateSettings, SimulationSettings
+from evokern.wording import count_noun
+
+LIMIT = 10 * SimulationSettings().instruction_limit
+CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
+"""Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
+PARTS = 3
+"""Parts of a comparison that take about the same time: the candidate, the default candidate and the reference."""
+LEAST_S = 0.05
+"""Seconds that a comparison takes at least, however small the problem is."""
+MOST_HALVINGS = 64
+"""Number of problems from which the largest one is chosen."""
+MOST_CONSTANTS = 4
+"""Number of constants to name."""
+MOST_PROGRAMS = 6
+"""Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
+SAME, EQUAL, DIFFERENT = "same", "equal", "different"
+NOT_COMPARABLE, NOT_FINISHED, FAULT = "not comparable", "not finished", "fault"
+_ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
+"""Verdicts, worst first."""
+VERDICTS = {SAME: "same as the default", EQUAL: "equal to the reference"}
+"""Verdicts in words, if these differ from the stored ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRun:
+    """Outputs of one candidate in exact arithmetic."""
+
+    values: Mapping[str, Value]
+    """Floating-point output → the residues of its elements."""
+    bits: Mapping[str, Array]
+    """Other output → its bytes."""
+    memory: ExactMemory
+    """Shadow memory, which knows why values are not comparable."""
+    paths: Paths = NO_PATHS
+    """Paths that the threads took."""
+    fault: str = ""
+    """The finding that makes the run incorrect; empty if there is none."""
+    stopped: str = ""
+    """How far the run came until its time limit; empty if it ended."""
+    issued: int = 0
+    """Warp instructions."""
+    seconds: float = 0.0
+    """Duration of the launches."""
+    roots: bool = False
+    """Whether the program has a square root."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """Comparison of one output with that of the default candidate and that of the reference."""
+
+    output: str
+    verdict: str
+    """`same` as the default, `equal` to the reference, `different`, `not comparable`, `not finished` or `fault`."""
+    element: int = -1
+    """First element that differs or is not comparable."""
+    count: int = 0
+    """Number of such elements."""
+    obstacle: Obstacle | None = None
+    """Why it is not comparable."""
+    detail: str = ""
+    block: int = -1
+    """Block that wrote the first element that differs; -1 if unknown."""
+    line: str = ""
+    """Line that wrote it, if all stores to global memory are on one line."""
+    reference: str = ""
+    """`equal` if the default candidate equals the reference; otherwise why that is not known."""
+
+    @property
+    def reason(self) -> str:
+        """Return the place and the reason of the verdict; empty for `same` and `equal`."""
+        text = f"{count_noun(self.count, 'element')}, the first is {self.element}" if self.element >= 0 else ""
+        text += f", written by block {self.block}" if self.block >= 0 else ""
+        text += f" at {self.line}" if self.block >= 0 and self.line else ""
+        text = f" ({text})" if text else ""
+        if self.obstacle is not None:
+            text += f": {_obstacle_text(self.obstacle)}"
+        return text + (f": {self.detail}" if self.detail else "")
+
+    def __str__(self) -> str:
+        """Return the verdict on one line."""
+        text = f"{self.output}: {VERDICTS.get(self.verdict, self.verdict)}{self.reason}"
+        if self.verdict != SAME or not self.reference:
+            return text
+        whole = self.reference == EQUAL
+        return text + (", which equals the reference" if whole else f"; compared with the reference: {self.reference}")
+
+
+def _obstacle_text(one: Obstacle) -> str:
+    if not one.instruction:
+        return one.reason
+    return f"{one.reason} ({one.location.file or 'the source'}:{one.location.line}, {one.instruction})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExactProof:
+    """Comparison of a candidate with the default candidate at one problem."""
+
+    problem: Problem
+    verdicts: tuple[OutputComparison, ...]
+    paths: Paths = NO_PATHS
+    """Paths of the candidate."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the proof as data for JSON."""
+        return {
+            "problem": self.problem.key,
+            "verdicts": [
+                {
+                    "output": one.output, "verdict": one.verdict, "element": one.element, "count": one.count,
+                    "block": one.block, "line": one.line, "reference": one.reference, "detail": one.detail,
+                    "obstacle": None if one.obstacle is None else {
+                        "reason": one.obstacle.reason, "file": one.obstacle.location.file,
+                        "line": one.obstacle.location.line, "instruction": one.obstacle.instruction,
+                    },
+                }
+                for one in self.verdicts
+            ],
+        }  # fmt: skip
+
+
+def algebra_facts(proofs: Sequence[ExactProof]) -> dict[str, Any]:
+    """Return proofs as facts to store: for each output the worst verdict, with its problem, and the reference.
+
+    Problems at which a comparison was not finished are listed apart, unless there are no others.
+    """
+    late = [one for one in proofs if any(verdict.verdict == NOT_FINISHED for verdict in one.verdicts)]
+    ended = [one for one in proofs if one not in late]
+    outputs: dict[str, Any] = {}
+    for name in dict.fromkeys(one.output for proof in proofs for one in proof.verdicts):
+        found = [(one, proof) for proof in ended or proofs for one in proof.verdicts if one.output == name]
+        worst, at = min(found, key=lambda item: _ORDER.index(item[0].verdict))
+        reference = next((one.reference for one, _ in found if one.reference != EQUAL), EQUAL)
+        outputs[name] = {"verdict": worst.verdict, "reference": reference}
+        if worst.reason:
+            outputs[name] |= {"problem": at.problem.key, "detail": worst.reason.strip(" :")}
+    facts: dict[str, Any] = {"outputs": outputs, "problems": [proof.problem.key for proof in ended or proofs]}
+    if late and ended:
+        facts["unfinished"] = {proof.problem.key: proof.verdicts[0].detail for proof in late}
+    return facts
+
+
+def algebra_fault(proofs: Sequence[ExactProof]) -> dict[str, Any] | None:
+    """Return the evidence of a candidate that computes another expression, or None."""
+    for proof in proofs:
+        for one in proof.verdicts:
+            if one.verdict == DIFFERENT:
+                message = f"in exact arithmetic, {one.output} differs from the default candidate's{one.reason}"
+                return {
+                    "check": "algebra", "message": f"{message}, at {proof.problem}", "problem": proof.problem.key,
+                    "output": one.output, "element": one.element, "bad": one.count, "block": one.block,
+                    "line": one.line,
+                }  # fmt: skip
+    return None
+
+
+class Prover:
+    """Prover for candidates of one kernel on one chip; it keeps the results of the default candidate."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        chip: Profile,
+        note: Callable[[str], None] = lambda text: None,
+        *,
+        reference: bool = True,
+    ) -> None:
+        """Create a prover.
+
+        Args:
+            kernel: the kernel.
+            chip: chip with the resource limits.
+            note: receives progress.
+            reference: evaluate the reference for every candidate, not only for those that differ.
+        """
+        self._kernel, self._chip, self._note, self._every = kernel, chip, note, reference
+        self._programs: list[tuple[Rendered, SimulatedProgram]] = []
+        self._basis = kernel.space.default()
+        self._defaults: dict[Problem, ExactRun | str] = {}
+        self._references: dict[Problem, FieldReference | str] = {}
+        self._right: dict[Problem, bool] = {}
+        self._spent: dict[Problem, float] = {}
+
+    def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
+        """Compare a candidate with the default candidate at some problems.
+
+        Args:
+            config: the candidate.
+            problems: problems that the candidate can run; those that only the default candidate cannot are left out.
+            seconds: time limit; comparisons that exceed it are not finished.
+        """
+        end = time.monotonic() + seconds
+        able = [one for one in problems if check(self._kernel, self._basis, [one], self._chip, essential=True) is None]
+        return [self.at(config, problem, end) for problem in able or problems]
+
+    def largest(self, problems: Iterable[Problem], like: Problem, seconds: float) -> Problem | None:
+        """Return the first problem that a comparison is expected to finish; None if there is none.
+
+        Args:
+            problems: problems, largest first.
+            like: small problem at which a candidate was compared.
+            seconds: time for the comparison, whose work is proportional to the operations of the workload.
+        """
+        spent, flops = self._spent.get(like), self._kernel.workload.flops
+        if spent is None:
+            return None
+        most = max(flops(like), 1.0) * seconds / max(spent, LEAST_S)
+        able = (one for one in islice(problems, MOST_HALVINGS) if flops(one) <= most)
+        return next((one for one in able if not check(self._kernel, self._basis, [one], self._chip, essential=True)),
+                    None)  # fmt: skip
+
+    def at(self, config: Config, problem: Problem, end: float) -> ExactProof:
+        """Compare a candidate with the default candidate at one problem, until `end` (monotonic clock)."""
+        try:
+            default = self._default(problem, end)
+            if isinstance(default, str):
+                return self._open(config, problem, NOT_COMPARABLE, default)
+            if default.stopped:
+                del self._defaults[problem]  # another call may have more time
+                return self._open(config, problem, NOT_FINISHED, f"the default candidate {default.stopped}")
+            if unlike := self._unlike(config, problem):
+                return self._open(config, problem, NOT_COMPARABLE, unlike)
+            if config == self._basis:
+                run = default
+            else:
+                self._note(f"{self._kernel.name} at {problem}: running the changed candidate in exact arithmetic")
+                run = exact_run(self._kernel, config, problem, self.program(config, problem), end=end)
+            if run.stopped:
+                text = f"it {run.stopped}; the default candidate needs {default.issued:,}"
+                return self._open(config, problem, NOT_FINISHED, text)
+            verdicts = [self._with_reference(one, run, default, problem) for one in compared(run, default)]
+            if any(one.verdict == DIFFERENT for one in verdicts):
+                verdicts = self._confirmed(config, problem, run, verdicts, end)
+            self._spent.setdefault(problem, PARTS * run.seconds)
+            return ExactProof(problem, tuple(verdicts), run.paths)
+        except EvokernError as error:
+            return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
+
+    def program(self, config: Config, problem: Problem) -> SimulatedProgram:
+        """Return the program of a candidate.
+
+        Raises:
+            SourceError: it does not compile.
+        """
+        rendered = render(self._kernel, config, problem)
+        for known, program in self._programs:
+            if known == rendered:
+                return program
+        made = compile_simulated(rendered, self._chip)
+        if isinstance(made, CompileFailure):
+            raise SourceError(f"a candidate does not compile at {problem}: {made.message}")
+        self.remember(rendered, made)
+        return made
+
+    def remember(self, rendered: Rendered, program: SimulatedProgram) -> None:
+        """Keep a program, so that it is not compiled again."""
+        self._programs = [*self._programs[-MOST_PROGRAMS + 1 :], (rendered, program)]
+
+    def _default(self, problem: Problem, end: float) -> ExactRun | str:
+        """Return the outputs of the default candidate, or why there are none."""
+        if problem not in self._defaults:
+            self._defaults[problem] = self._first(problem, end)
+        return self._defaults[problem]
+
+    def _first(self, problem: Problem, end: float) -> ExactRun | str:
+        kernel, basis = self._kernel, self._basis
+        if violation := check(kernel, basis, [problem], self._chip, essential=True):
+            return f"the default candidate cannot run at {problem}: {violation}"
+        self._note(f"{kernel.name} at {problem}: running the default candidate in exact arithmetic")
+        try:
+            run = exact_run(kernel, basis, problem, self.program(basis, problem), end=end)
+        except EvokernError as error:
+            return f"the default candidate does not run at {problem}: {str(error).splitlines()[0]}"
+        return f"the default candidate does not run at {problem}: {run.fault}" if run.fault else run
+
+    def _reference(self, problem: Problem) -> FieldReference | str:
+        """Return the outputs of the reference, or why there are none."""
+        if problem not in self._references:
+            self._note(f"{self._kernel.name} at {problem}: evaluating the reference in exact arithmetic")
+            tensors = tensors_of(self._kernel, self._basis, problem)
+            inputs = {name: data for name, tensor, data in drawn(tensors) if tensor.given}
+            self._references[problem] = field_reference(self._kernel, problem, inputs, input_shadows(tensors, 0))
+        return self._references[problem]
+
+    def _unlike(self, config: Config, problem: Problem) -> str:
+        """Return why the buffers of a candidate cannot be compared with those of the default candidate."""
+        own, basis = (tensors_of(self._kernel, one, problem) for one in (config, self._basis))
+        for name, tensor in basis.items():
+            shared = tensor.given or tensor.role in ("output", "inout")
+            other = own.get(name)
+            if shared and (other is None or (other.dtype, other.shape) != (tensor.dtype, tensor.shape)):
+                return f"the candidate declares {name!r} with another type or shape than the default candidate"
+        return ""
+
+    def _open(self, config: Config, problem: Problem, verdict: str, why: str) -> ExactProof:
+        tensors = tensors_of(self._kernel, config, problem)
+        names = [name for name, one in tensors.items() if one.role in ("output", "inout")]
+        unknown = "it was not evaluated"
+        return ExactProof(
+            problem, tuple(OutputComparison(name, verdict, detail=why, reference=unknown) for name in names)
+        )
+
+    def _with_reference(
+        self, one: OutputComparison, run: ExactRun, default: ExactRun, problem: Problem
+    ) -> OutputComparison:
+        """Return a comparison together with that of the default candidate with the reference."""
+        if one.output not in default.values:
+            return replace(one, reference="it is not a floating-point output")
+        if one.verdict != DIFFERENT and not self._every:
+            return replace(one, reference="not evaluated in a search")
+        reference = self._reference(problem)
+        if isinstance(reference, str) or one.output not in reference.values:
+            why = reference if isinstance(reference, str) else "the reference does not return it as numbers"
+            return replace(one, reference=f"no reference over the field ({why})")
+        known = ExactRun(reference.values, {}, default.memory)
+        versus = _values(one.output, default, known)
+        text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
+        if versus.verdict == DIFFERENT and reference.inexact:
+            constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
+            text = f"not comparable: the program may round the constants of the reference otherwise ({constants})"
+        one = replace(one, reference=text)
+        if one.verdict == DIFFERENT and _values(one.output, run, known).verdict == SAME:
+            return replace(one, verdict=EQUAL, element=-1, count=0)
+        return one
+
+    def _confirmed(
+        self, config: Config, problem: Problem, run: ExactRun, verdicts: Sequence[OutputComparison], end: float
+    ) -> list[OutputComparison]:
+        """Return the verdicts; a difference must be there on other inputs, and the default candidate correct."""
+        left = {one.output: self._differing(one.output, run, problem) for one in verdicts if one.verdict == DIFFERENT}
+        for seed in range(1, 1 + (ROOT_CONFIRMATIONS if run.roots else CONFIRMATIONS)):
+            self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
+            runs = [exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, end=end)
+                    for one in (config, self._basis)]  # fmt: skip
+            if any(one.stopped or one.fault for one in runs):
+                late = "it differs on the first inputs, but the time did not suffice for others"
+                return [one if one.verdict != DIFFERENT else replace(one, verdict=NOT_FINISHED, detail=late)
+                        for one in verdicts]  # fmt: skip
+            for name in left:
+                left[name] = left[name] & _different(name, *runs)
+            if not any(places.any() for places in left.values()):
+                break
+        blocks, line = self._blocks(config, problem, left), self._store_line(config, problem)
+        found = []
+        for one in verdicts:
+            if one.verdict != DIFFERENT:
+                found.append(one)
+                continue
+            places = np.flatnonzero(left[one.output])
+            if not places.size:
+                found.append(replace(self._unconfirmed(one.output, run, problem), reference=one.reference))
+            elif one.output in run.bits and self._tolerates(one.output):
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail="it has integers with a tolerance"))
+            elif one.reference != EQUAL and not self._default_is_right(problem):
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
+            else:
+                found.append(replace(one, element=int(places[0]), block=blocks.get(one.output, -1), line=line))
+        return found
+
+    def _tolerates(self, name: str) -> bool:
+        """Return whether an output may differ from the reference."""
+        known = self._kernel.workload.tolerance.get(name)
+        return known is not None and (known.atol > 0 or known.rtol > 0)
+
+    def _differing(self, name: str, run: ExactRun, problem: Problem) -> Array:
+        return _different(name, run, self._known(problem))
+
+    def _known(self, problem: Problem) -> ExactRun:
+        default = self._defaults[problem]
+        assert not isinstance(default, str)
+        return default
+
+    def _unconfirmed(self, name: str, run: ExactRun, problem: Problem) -> OutputComparison:
+        """Return the comparison of an output whose elements differ only on some inputs."""
+        wrong = self._differing(name, run, problem)
+        if (open_ := _obstructed(name, run, self._known(problem))) is not None:
+            return open_
+        why = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
+        return replace(_verdict(name, wrong), verdict=NOT_COMPARABLE, detail=why)
+
+    def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
+        """Return the block that wrote the first differing element of each output."""
+        program, tensors = self.program(config, problem), tensors_of(self._kernel, config, problem)
+        memory, blocks = simt.Memory(), dict[str, int]()
+        buffers = draw_buffers(memory, tensors)
+        with recording(memory, WriteRecord(memory, by_block=True)) as record:
+            for launch in launches_of(self._kernel, config, problem):
+                program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=False)
+        for name, places in left.items():
+            if places.any():
+                by, elements = record.elements(buffers[name], buffers[name].size // places.size)
+                here = by[elements == int(places.argmax())]
+                blocks |= {name: int(here[-1])} if here.size else {}
+        return blocks
+
+    def _store_line(self, config: Config, problem: Problem) -> str:
+        """Return the line of all stores to global memory; empty if there are several."""
+        program = self.program(config, problem)
+        entries = [program.entry(launch) for launch in launches_of(self._kernel, config, problem)]
+        lines = {
+            entry.lines.source_location(one.location)
+            for entry in entries
+            for one in entry.instructions
+            if one.opcode in ("st", "red", "atom") and not one.has("shared", "local", "param")
+        }
+        where = lines.pop() if len(lines) == 1 else None
+        return f"{where.file or self._kernel.source}:{where.line}" if where else ""
+
+    def _default_is_right(self, problem: Problem) -> bool:
+        """Return whether the default candidate passes the gate; an unfinished draft may compute nothing."""
+        if problem not in self._right:
+            kernel, basis = self._kernel, self._basis
+            gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cpu"))
+            runner = SimRunner(self.program(basis, problem), problem, SimulationSettings().instruction_limit)
+            try:
+                verdict = checked(gate, runner, launches_of(kernel, basis, problem), tensors_of(kernel, basis, problem))
+                self._right[problem] = verdict.passed
+            except RunFailed:
+                self._right[problem] = False
+        return self._right[problem]
+
+
+def exact_run(
+    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
+    end: float = math.inf,
+) -> ExactRun:  # fmt: skip
+    """Run a candidate; the shadows of its inputs are independent random residues.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problem: the problem.
+        program: the candidate's program.
+        seed: seed of the inputs and of their residues.
+        end: time on the monotonic clock at which the run stops.
+    """
+    tensors = tensors_of(kernel, config, problem)
+    memory = simt.Memory()
+    buffers = draw_buffers(memory, tensors, seed)
+    exact = ExactMemory(memory, end)
+    for name, shadow in input_shadows(tensors, seed, every=True).items():
+        exact.write(buffers[name], tensors[name].dtype, shadow)
+    began, issued, found = time.monotonic(), 0, NO_PATHS
+    launches, fault, stopped, roots = launches_of(kernel, config, problem), "", "", False
+    for number, launch in enumerate(launches, 1):
+        result = program.launch(
+            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, count=True,
+            enough=lambda counters: exact.is_late(), record_paths=True, exact=exact,
+        )  # fmt: skip
+        roots |= any(one.opcode in ("sqrt", "rsqrt") for one in program.entry(launch).instructions)
+        found = found.merged(result.paths or NO_PATHS)
+        issued += 0 if result.counters is None else int(result.counters.total_warp_instructions)
+        if exact.late:
+            spent = time.monotonic() - began
+            stopped = f"was stopped after {spent:.0f} s, in launch {number} of {len(launches)}, at {issued:,} warp "
+            stopped += "instructions"
+            break
+        if not result.completed or result.errors:
+            one = result.fault
+            fault = f"{one.kind} at {one.file or kernel.source}:{one.line}: {one.hint}" if one else "it does not end"
+            break
+    outputs = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
+    values = {name: _read(exact, buffers[name], one) for name, one in outputs.items() if one.dtype in SIGNIFICAND_BITS}
+    bits = {name: buffers[name].read().reshape(int(np.prod(one.shape)), -1) for name, one in outputs.items()
+            if name not in values}  # fmt: skip
+    return ExactRun(values, bits, exact, found, fault, stopped, issued, time.monotonic() - began, roots)
+
+
+def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
+    """Return the shadow of an output; a format without a rule is not comparable."""
+    if tensor.dtype in CODES:
+        return exact.read(buffer, tensor.dtype)
+    none = np.zeros(int(np.prod(tensor.shape)), np.uint64)
+    return Value(none, none, none + (OUTPUT | NO_RULE << REASON_SHIFT))
+
+
+def input_shadows(tensors: Mapping[str, Tensor], seed: int, *, every: bool = False) -> dict[str, Value]:
+    """Return random residues of the floating-point inputs or, with `every`, of all floating-point buffers.
+
+    Unwritten memory has random residues, too, so that a result that depends on it differs. Numbers of one byte have the
+    residues of their real values, because a table of all bytes may decode them.
+    """
+    return {
+        name: _random(f"{name} {seed}" if seed else name, int(np.prod(tensor.shape)))
+        for name, tensor in tensors.items()
+        if tensor.dtype in CODES
+        and DTYPE_BYTES[tensor.dtype] > 1
+        and (tensor.given or (every and tensor.initial != "zero"))
+    }
+
+
+def _random(name: str, count: int) -> Value:
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    return Value(rng.integers(0, P, count, np.uint64), rng.integers(0, Q, count, np.uint64))
+
+
+def compared(run: ExactRun, other: ExactRun) -> list[OutputComparison]:
+    """Compare the outputs of a candidate with those of another candidate on the same inputs."""
+    if run.fault:
+        return [OutputComparison(name, FAULT, detail=run.fault) for name in (*run.values, *run.bits)]
+    found = [_values(name, run, other) for name in run.values]
+    return found + [_verdict(name, _different(name, run, other)) for name in run.bits]
+
+
+def _different(name: str, run: ExactRun, other: ExactRun) -> Array:
+    """Return where two runs have another value, and that is known."""
+    if name in run.bits:
+        return np.asarray((run.bits[name] != other.bits[name]).any(1))
+    value, wanted = run.values[name], other.values[name]
+    bads = _bads(value, wanted)
+    both = (value.q != NO_Q) & (wanted.q != NO_Q)
+    wrong = (bads[0] == 0) & (bads[1] == 0) & ((value.p != wanted.p) | (both & (value.q != wanted.q)))
+    # Only an expression whose divisor is zero for all inputs is likely to divide by zero.
+    return np.asarray(wrong | ((bads[0] >> REASON_SHIFT == ZERO) & (bads[1] == 0)))
+
+
+def _bads(*values: Value) -> list[Array]:
+    return [np.zeros_like(one.p) if one.bad is None else one.bad for one in values]
+
+
+def _values(name: str, run: ExactRun, other: ExactRun) -> OutputComparison:
+    wrong = _different(name, run, other)
+    if wrong.any():
+        return _verdict(name, wrong)
+    return _obstructed(name, run, other) or OutputComparison(name, SAME)
+
+
+def _obstructed(name: str, run: ExactRun, other: ExactRun) -> OutputComparison | None:
+    """Return the comparison of an output with elements that are not comparable; None if it has none."""
+    if name in run.bits:
+        return None
+    bads = _bads(run.values[name], other.values[name])
+    at = np.flatnonzero((bads[0] != 0) | (bads[1] != 0))
+    if not at.size:
+        return None
+    owner, bad = next((owner, bad) for owner, bad in zip((run, other), bads, strict=True) if bad[at[0]])
+    return OutputComparison(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
+
+
+def _verdict(name: str, wrong: Array) -> OutputComparison:
+    places = np.flatnonzero(wrong)
+    if not places.size:
+        return OutputComparison(name, SAME)
+    return OutputComparison(name, DIFFERENT, int(places[0]), int(places.size))

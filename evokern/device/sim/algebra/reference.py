@@ -1,0 +1,441 @@
+"""The reference over the field: each torch operation also acts on the residues of the values.
+
+A tensor of the reference carries its real float64 values, which decide masks, maxima and indices, and the residues of
+its elements. Operations that move elements act on all parts alike; `RULES` lists those that compute. torch itself
+decomposes all others into these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from evokern.declaration.as_data.golden import KernelReference
+from evokern.declaration.bounds.derived import plain_attention
+from evokern.declaration.bounds.propagation import CHOICES, COMPARISONS, CONSTANTS, LOGIC, MOVES
+from evokern.declaration.bounds.rounded import UnknownOperationError
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.errors import KERNEL_CODE_EXCEPTIONS
+from evokern.simt import exact
+from evokern.simt.exact import NO_Q, OUTPUT, P, Q, Value
+
+DEPTH = 64
+"""Largest depth of one matrix product in the field."""
+VANISHES = -1000.0
+"""Binary logarithm below which an exponential is zero, as on the PTX machine."""
+MOST_NAMED = 4
+"""Number of constants of one tensor to remember."""
+FACTORIES = frozenset({"empty", "zeros", "ones", "full", "eye", "tensor", "arange", "linspace"})
+"""Functions of torch that return a tensor of constants."""
+LOG2_E = float(np.float32(math.log2(math.e)))
+"""Constant by which kernels multiply the argument of an exponential to base e."""
+
+
+@dataclass(frozen=True)
+class FieldReference:
+    """The reference over the field."""
+
+    values: Mapping[str, Value]
+    """Output → residues of its elements, flat."""
+    inexact: tuple[float, ...]
+    """Constants that float32 cannot represent; a program may round their products instead."""
+
+
+_INEXACT: set[float] = set()
+"""Constants of the reference that is being evaluated which float32 cannot represent."""
+
+
+class FieldTensor(torch.Tensor):
+    """Tensor with the residues of its elements."""
+
+    value: torch.Tensor
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+    @staticmethod
+    def __new__(cls, value: torch.Tensor, parts: Sequence[torch.Tensor]) -> FieldTensor:
+        """Create a tensor from real values, and from int64 parts: residues modulo P and Q, and why there are none."""
+        made: FieldTensor = torch.Tensor._make_wrapper_subclass(
+            cls, value.size(), strides=value.stride(), storage_offset=value.storage_offset(), dtype=value.dtype,
+            device=value.device,
+        )  # fmt: skip
+        made.value, made.parts = value, (parts[0], parts[1], parts[2])
+        return made
+
+    @classmethod
+    def of(cls, value: torch.Tensor, shadow: Value) -> FieldTensor:
+        """Return a tensor with some residues, which are broadcast to its shape."""
+        value = value.contiguous()
+        bad = np.zeros(1, np.uint64) if shadow.bad is None else shadow.bad
+        shape = tuple(value.shape) or (1,)
+        whole = [np.array(np.broadcast_to(one, shape)).view(np.int64) for one in (shadow.p, shadow.q, bad)]
+        return cls(value, [torch.from_numpy(one).reshape(value.shape) for one in whole])
+
+    @property
+    def shadow(self) -> Value:
+        """The residues of the elements."""
+        p, q, bad = (np.atleast_1d(one.contiguous().numpy()).view(np.uint64) for one in self.parts)
+        return Value(p, q, bad if bad.any() else None)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Replace attention, whose scale torch splits into two square roots."""
+        if getattr(func, "__name__", "") == "scaled_dot_product_attention":
+            return _attention(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation on the real values and on the residues."""
+        kwargs, name = kwargs or {}, func._schema.name.partition("::")[2]
+        if rule := RULES.get(name):
+            return rule(*args, **kwargs)
+        view = any(one.alias_info is not None for one in func._schema.returns)
+        plain = name.removesuffix("_")
+        if name in COMPARISONS or name in LOGIC or name in CHOICES or name in CONSTANTS:
+            found = func(*_real(args), **_real(kwargs))
+            numbers = [one for one in pytree.tree_leaves(found) if _is_float(one)]
+            if numbers and name not in CONSTANTS:
+                raise UnknownOperationError(f"torch's {name!r} has no rule in exact arithmetic")
+            return lifted(found) if numbers else found
+        if func._schema.is_mutable and plain in ("copy", "masked_fill", "fill", "zero", "index_put", "masked_scatter"):
+            return _moved(func, args, kwargs, args[0])
+        if func._schema.is_mutable and plain in RULES:
+            return _moved(torch.ops.aten.copy_.default, (args[0], RULES[plain](*args, **kwargs)), {}, args[0])
+        if not func._schema.is_mutable and (view or name in MOVES or name in ("_unsafe_view", "masked_fill", "where")):
+            return _moved(func, args, kwargs)
+        found = NotImplemented if func._schema.is_mutable else _decomposed(func, args, kwargs)
+        if found is NotImplemented:
+            raise UnknownOperationError(f"torch's {name!r} has no rule in exact arithmetic")
+        return found
+
+
+class ConstantsMode(TorchFunctionMode):
+    """Mode in which new tensors of constants have residues, so that the reference can write results into them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Return a new tensor with the residues of its elements."""
+        found = func(*args, **(kwargs or {}))
+        constant = type(found) is torch.Tensor and found.is_floating_point()
+        return lifted(found) if constant and not types and getattr(func, "__name__", "") in FACTORIES else found
+
+
+def _decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of an operation as that of simpler ones."""
+    from torch._decomp import decomposition_table
+
+    found = func.decompose(*args, **kwargs)
+    if found is NotImplemented and func in decomposition_table:
+        found = decomposition_table[func](*args, **kwargs)
+    return found
+
+
+def _is_float(one: Any) -> bool:
+    return isinstance(one, float) or (isinstance(one, torch.Tensor) and one.is_floating_point())
+
+
+def _real(given: Any) -> Any:
+    """Return arguments with the real values of tensors."""
+    return pytree.tree_map(lambda one: one.value if isinstance(one, FieldTensor) else one, given)
+
+
+def lifted(operand: Any) -> FieldTensor:
+    """Return an operand with its residues: a constant is the float that a kernel has."""
+    if isinstance(operand, FieldTensor):
+        return operand
+    value = torch.as_tensor(operand, dtype=torch.float64)
+    numbers = np.atleast_1d(value.numpy())
+    whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2**53)
+    rounded = np.where(whole, numbers, numbers.astype(np.float32).astype(np.float64))
+    _INEXACT.update(np.unique(numbers[np.isfinite(numbers) & (rounded != numbers)])[:MOST_NAMED].tolist())
+    return FieldTensor.of(value, exact.embedded(rounded, OUTPUT))
+
+
+def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any = None) -> Any:
+    """Run an operation that moves elements on all parts; `target` is the tensor that it changes, if any."""
+    if target is not None and not isinstance(target, FieldTensor):
+        raise UnknownOperationError("the reference writes results into a tensor of constants")
+    result = func(*_real(args), **_real(kwargs))
+    several = isinstance(result, (tuple, list))
+    first = result[0] if several else result
+    if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+        return result
+
+    def part(number: int) -> Any:
+        def chosen(one: Any) -> Any:
+            if isinstance(one, FieldTensor):
+                return one.parts[number]
+            if _is_float(one):
+                constant = lifted(one).parts[number]
+                return constant if isinstance(one, torch.Tensor) else int(constant)
+            return torch.int64 if isinstance(one, torch.dtype) else one
+
+        return func(*pytree.tree_map(chosen, tuple(args)), **pytree.tree_map(chosen, kwargs))
+
+    if "fill" in func._schema.name and isinstance(args[-1], int):
+        args = (*args[:-1], float(args[-1]))
+    parts = [part(number) for number in range(3)]
+    if any(one.dtype != torch.int64 for one in pytree.tree_leaves(parts)):
+        raise UnknownOperationError(f"torch's {func._schema.name!r} has no rule in exact arithmetic")
+    if target is not None:
+        return target
+    if several:
+        return type(result)(FieldTensor(one, [each[at] for each in parts]) for at, one in enumerate(result))
+    return FieldTensor(result, parts)
+
+
+# ---- operations that compute
+
+
+def _pointwise(
+    real: Callable[..., torch.Tensor], rule: Callable[..., Value], count: int = 2
+) -> Callable[..., FieldTensor]:
+    def apply(*args: Any, **ignored: Any) -> FieldTensor:
+        given = [lifted(one) for one in args[:count]]
+        return FieldTensor.of(real(*(one.value for one in given)), rule(*(one.shadow for one in given)))
+
+    return apply
+
+
+def _inverse(x: Value) -> Value:
+    return exact.reciprocal(x, OUTPUT)
+
+
+def _ratio(x: Value, y: Value) -> Value:
+    return exact.multiply(x, _inverse(y))
+
+
+def _minus(a: Any, b: Any, alpha: float = 1) -> FieldTensor:
+    return _plus(a, b, alpha=-alpha)
+
+
+def _plus(a: Any, b: Any, alpha: float = 1) -> FieldTensor:
+    second = lifted(b) if alpha == 1 else times(b, alpha)
+    x = lifted(a)
+    return FieldTensor.of(x.value + second.value, exact.add(x.shadow, second.shadow))
+
+
+def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> FieldTensor:
+    if rounding_mode is not None:
+        raise UnknownOperationError("a rounded quotient has no rule in exact arithmetic")
+    return over(a, b)
+
+
+def exponential(a: Any, base: float | None = None) -> FieldTensor:
+    """Return e^a, or 2^a if the base is 2."""
+    if base != 2:
+        _INEXACT.add(math.log2(math.e))
+    exponent = lifted(a) if base == 2 else times(a, LOG2_E)
+    vanishes = np.ascontiguousarray(exponent.value.numpy() < VANISHES)
+    return FieldTensor.of(exponent.value.exp2(), exact.exponential(exponent.shadow, vanishes, OUTPUT))
+
+
+def _sigmoid(a: Any) -> FieldTensor:
+    return over(1, _plus(exponential(times(a, -1)), 1))
+
+
+def _tanh(a: Any) -> FieldTensor:
+    return _minus(1, over(2, _plus(exponential(times(a, 2)), 1)))
+
+
+def _power(a: Any, exponent: Any) -> FieldTensor:
+    if isinstance(exponent, torch.Tensor) or not isinstance(a, torch.Tensor):
+        if not isinstance(a, torch.Tensor) and float(a) == 2:
+            return exponential(exponent, 2)
+        raise UnknownOperationError("a power with a tensor as exponent has no rule in exact arithmetic")
+    if float(exponent) in (0.5, -0.5):
+        return root(a) if float(exponent) > 0 else inverse(root(a))
+    if float(exponent) != int(exponent) or not 0 < abs(exponent) < 64:
+        raise UnknownOperationError(f"a power with the exponent {exponent:g} has no rule in exact arithmetic")
+    found = lifted(a)
+    for _ in range(abs(int(exponent)) - 1):
+        found = times(found, a)
+    return found if exponent > 0 else inverse(found)
+
+
+def _axes(tensor: torch.Tensor, dims: Any) -> tuple[int, ...]:
+    whole = dims is None or (not isinstance(dims, int) and not len(dims))
+    given = range(tensor.ndim) if whole else [dims] if isinstance(dims, int) else dims
+    return tuple(int(one) % max(tensor.ndim, 1) for one in given)
+
+
+def _sum(a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> FieldTensor:
+    axes, x = _axes(a, dims), a.shadow
+    p = np.asarray(x.p.sum(axes, keepdims=keepdim)) % np.uint64(P)
+    none = np.asarray((x.q == NO_Q).any(axes, keepdims=keepdim))
+    q = np.asarray(np.where(x.q == NO_Q, np.uint64(0), x.q).sum(axes, keepdims=keepdim)) % np.uint64(Q)
+    bad = None if x.bad is None else np.asarray(x.bad.max(axes, keepdims=keepdim))
+    value = a.value.sum(axes, keepdim=keepdim) if axes else a.value.clone()
+    return FieldTensor.of(value, Value(p, np.where(none, NO_Q, q), bad))
+
+
+def _mean(a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> FieldTensor:
+    return over(_sum(a, dims, keepdim), math.prod(a.shape[axis] for axis in _axes(a, dims)))
+
+
+def _variance(a: Any, dims: Any = None, correction: Any = None, keepdim: bool = False, **rest: Any) -> FieldTensor:
+    if isinstance(dims, bool):  # var(x, unbiased) and var(x, dims, unbiased)
+        dims, correction = None, int(dims)
+    centred = _minus(a, _mean(a, _axes(a, dims), True))
+    count = math.prod(a.shape[axis] for axis in _axes(a, dims)) - (1 if correction is None else float(correction))
+    return over(_sum(times(centred, centred), dims, keepdim), count)
+
+
+def _variance_and_mean(a: Any, dims: Any = None, *rest: Any, **named: Any) -> Any:
+    keepdim = bool(named.get("keepdim", rest[1] if len(rest) > 1 else False))
+    return _variance(a, dims, *rest, **named), _mean(a, dims, keepdim)
+
+
+def _extreme(sign: int) -> Callable[..., Any]:
+    """Return the rule of a maximum (1) or a minimum (-1) along axes, or of two tensors: the real values decide."""
+
+    def rule(a: Any, dims: Any = None, keepdim: bool = False) -> Any:
+        if isinstance(dims, torch.Tensor):
+            x, y = lifted(a), lifted(dims)
+            return torch.where(sign * x.value >= sign * y.value, x, y)
+        axes = _axes(a, dims)
+        rest = [axis for axis in range(a.ndim) if axis not in axes]
+        flat = a.permute(*rest, *axes).reshape([a.shape[axis] for axis in rest] + [-1])
+        at = (sign * flat.value).argmax(-1, keepdim=True)
+        found = flat.gather(-1, at).squeeze(-1)
+        if keepdim:
+            found = found.reshape([1 if axis in axes else extent for axis, extent in enumerate(a.shape)])
+        return (found, at.squeeze(-1).reshape(found.shape)) if isinstance(dims, int) else found
+
+    return rule
+
+
+def _clamp(a: Any, low: Any = None, high: Any = None, **named: Any) -> Any:
+    low, high = named.get("min", low), named.get("max", high)
+    for bound, largest in ((low, 1), (high, -1)):
+        if bound is not None:
+            a = _extreme(largest)(a, lifted(bound).expand(a.shape))
+    return a
+
+
+def _product(a: Any, b: Any) -> FieldTensor:
+    """Return the matrix product of two matrices, or of two batches of matrices."""
+    x, y = lifted(a), lifted(b)
+    left, right = x.shadow, y.shadow
+
+    def part(one: Value, axis: int, start: int) -> Value:
+        at = (..., slice(start, start + DEPTH)) if axis == -1 else (..., slice(start, start + DEPTH), slice(None))
+        return Value(one.p[at], one.q[at], None if one.bad is None else one.bad[at])
+
+    total: Value | None = None
+    for start in range(0, x.shape[-1], DEPTH):
+        found = exact.matmul(part(left, -1, start), part(right, -2, start))
+        total = found if total is None else exact.add(total, found)
+    assert total is not None
+    return FieldTensor.of(x.value @ y.value, total)
+
+
+def _vector_product(a: Any, b: Any) -> Any:
+    return (
+        _product(lifted(a).reshape(-1, lifted(a).shape[-1]), lifted(b).unsqueeze(-1))
+        .squeeze(-1)
+        .reshape(lifted(a).shape[:-1])
+    )
+
+
+def _product_and_sum(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> FieldTensor:
+    return _plus(times(_product(a, b), alpha), times(bias, beta))
+
+
+def softmax(a: Any, axis: int, half_to_float: bool = False) -> FieldTensor:
+    """Return the softmax along an axis."""
+    largest = _extreme(1)(a, [axis], True)
+    terms = exponential(_minus(a, largest))
+    return over(terms, _sum(terms, [axis], True))
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    if dropout_p:
+        raise UnknownOperationError("attention with dropout has no rule in exact arithmetic")
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
+    scores = query @ key.transpose(-1, -2)
+    scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        added = attn_mask.dtype != torch.bool
+        scores = scores + attn_mask if added else scores.masked_fill(~attn_mask, -math.inf)
+    return torch.softmax(scores, -1) @ value
+
+
+times = _pointwise(torch.mul, exact.multiply)
+over = _pointwise(torch.div, _ratio)
+inverse = _pointwise(torch.reciprocal, _inverse, 1)
+root = _pointwise(torch.sqrt, exact.root, 1)
+
+RULES: Mapping[str, Callable[..., Any]] = {
+    "add": _plus, "sub": _minus, "rsub": lambda a, b, alpha=1: _minus(b, a, alpha), "mul": times, "div": _divided,
+    "neg": lambda a: times(a, -1), "reciprocal": inverse, "sqrt": root, "rsqrt": lambda a: inverse(root(a)),
+    "exp": exponential, "exp2": lambda a: exponential(a, 2), "sigmoid": _sigmoid, "tanh": _tanh, "pow": _power,
+    "sum": _sum, "mean": _mean, "var": _variance, "var_mean": _variance_and_mean,
+    "std": lambda a, *rest, **named: root(_variance(a, *rest, **named)),
+    "amax": _extreme(1), "amin": _extreme(-1), "max": _extreme(1), "min": _extreme(-1),
+    "maximum": _extreme(1), "minimum": _extreme(-1), "clamp": _clamp, "clamp_min": _clamp,
+    "clamp_max": lambda a, high: _clamp(a, None, high), "relu": lambda a: _clamp(a, 0.0),
+    "abs": lambda a: _extreme(1)(a, times(a, -1)), "mm": _product, "bmm": _product, "mv": _vector_product,
+    "dot": _vector_product, "addmm": _product_and_sum, "baddbmm": _product_and_sum,
+    "_softmax": softmax, "square": lambda a: times(a, a),
+}  # fmt: skip
+"""Operations that compute, by their names in ATen."""
+
+
+def field_reference(
+    kernel: Kernel, problem: Problem, inputs: Mapping[str, torch.Tensor], shadows: Mapping[str, Value]
+) -> FieldReference | str:
+    """Return the residues of each output of the reference; or why there is no reference over the field.
+
+    Args:
+        kernel: the kernel.
+        problem: the problem.
+        inputs: real inputs.
+        shadows: residues of the floating-point inputs, flat.
+    """
+    if isinstance(kernel.workload.reference, KernelReference):
+        return "the reference is a candidate's own result"
+    given: dict[str, torch.Tensor] = {}
+    for name, one in inputs.items():
+        wide, shadow = one.to(torch.float64), shadows.get(name)
+        if shadow is None:
+            given[name] = wide
+            continue
+        flat = [np.zeros_like(shadow.p) if part is None else part for part in (shadow.p, shadow.q, shadow.bad)]
+        given[name] = FieldTensor.of(wide, Value(*(part.reshape(wide.shape) for part in flat)))
+    _INEXACT.clear()
+    try:
+        with torch.no_grad(), plain_attention(), ConstantsMode():
+            found = kernel.workload.reference(problem, given)
+        if not all(isinstance(one, torch.Tensor) for one in found.values()):
+            return "the reference does not return tensors"
+        values = {name: _flat(one) for name, one in found.items() if one.is_floating_point()}
+        return FieldReference(values, tuple(sorted(_INEXACT)))
+    except UnknownOperationError as error:
+        return str(error)
+    except KERNEL_CODE_EXCEPTIONS as error:
+        return f"the reference raised {type(error).__name__}: {error}"
+
+
+def _flat(tensor: torch.Tensor) -> Value:
+    found = lifted(tensor).shadow
+    return Value(found.p.reshape(-1), found.q.reshape(-1), None if found.bad is None else found.bad.reshape(-1))
