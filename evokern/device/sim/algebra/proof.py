@@ -8,9 +8,10 @@ none in the field also has the wrong sign.
 from __future__ import annotations
 
 import math
+import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -32,6 +33,7 @@ from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
+from evokern.ptx.syntax import Immediate
 from evokern.simt import NO_PATHS, Array, Paths, WriteRecord, recording
 from evokern.simt.exact import CODES, NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
 from evokern.study.settings import GateSettings, SimulationSettings
@@ -48,6 +50,8 @@ MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
+EXACT_BITS, ROUNDED = 12, 2.0**-22
+"""A constant with at most this many significant bits is exact; relative error of a product of rounded constants."""
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
 SAME, EQUAL, DIFFERENT = "same", "equal", "different"
@@ -390,6 +394,10 @@ class Prover:
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="it has integers with a tolerance"))
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
+            elif rounded := self._rounded_constants(config, problem):
+                listed = ", ".join(f"{constant:.9g}" for constant in rounded[:MOST_CONSTANTS])
+                why = f"the candidate and the default candidate round constants differently ({listed})"
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail=why))
             else:
                 found.append(replace(one, element=int(places[0]), block=blocks.get(one.output, -1), line=line))
         return found
@@ -443,6 +451,23 @@ class Prover:
         where = lines.pop() if len(lines) == 1 else None
         return f"{where.file or self._kernel.source}:{where.line}" if where else ""
 
+    def _rounded_constants(self, config: Config, problem: Problem) -> list[float]:
+        """Return the inexact constants of only one of the two programs that follow from constants of the other.
+
+        For example, one program multiplies by 1/768 in float32 where the other divides by 768.
+        """
+        own, basis = (self._constants(one, problem) for one in (config, self._basis))
+        sizes = {float(value) for value in problem.values() if isinstance(value, int)} | {1.0}
+        return sorted({*_derived(own - basis, basis | sizes), *_derived(basis - own, own | sizes)})
+
+    def _constants(self, config: Config, problem: Problem) -> frozenset[float]:
+        """Return the absolute values of the constants in float32 and float64 of a candidate's program."""
+        program = self.program(config, problem)
+        entries = [program.entry(launch) for launch in launches_of(self._kernel, config, problem)]
+        operands = (one for entry in entries for item in entry.instructions for one in item.operands)
+        found = (_float_of(one) for one in operands if isinstance(one, Immediate) and one.kind in ("f32", "f64"))
+        return frozenset(abs(one) for one in found if math.isfinite(one) and one)
+
     def _default_is_right(self, problem: Problem) -> bool:
         """Return whether the default candidate passes the gate; an unfinished draft may compute nothing."""
         if problem not in self._right:
@@ -455,6 +480,22 @@ class Prover:
             except RunFailed:
                 self._right[problem] = False
         return self._right[problem]
+
+
+def _float_of(literal: Immediate) -> float:
+    """Return the value of a literal that is stored as bits."""
+    size = 4 if literal.kind == "f32" else 8
+    return float(struct.unpack(f"<{'f' if size == 4 else 'd'}", int(literal.value).to_bytes(size, "little"))[0])
+
+
+def _derived(constants: Iterable[float], known: Iterable[float]) -> Iterator[float]:
+    """Yield the inexact constants that are a product or a quotient of two known ones, within rounding to float32."""
+    factors = np.array(sorted(known))
+    derived = np.concatenate([np.outer(factors, factors).ravel(), np.divide.outer(factors, factors).ravel()])
+    for one in constants:
+        inexact = math.frexp(one)[0] * 2**EXACT_BITS % 1 != 0
+        if inexact and (np.abs(derived / one - 1) <= ROUNDED).any():
+            yield one
 
 
 def exact_run(
