@@ -409,7 +409,12 @@ class Parser:
 
     def _address(self, text: str) -> Operand:
         if "," in text:
-            return Symbol(f"[{text}]", 0)  # Texture or tensor coordinates; an entry that uses them is rejected later.
+            base, _, inside = (part.strip() for part in text.partition(","))
+            if inside[:1] != "{" or inside.find("}") < len(inside) - 1:
+                return Symbol(f"[{text}]", 0)  # Coordinates of a texture; an entry that uses them is rejected later.
+            address, coordinates = self._address(base), self._operand(inside)
+            assert isinstance(address, Address) and isinstance(coordinates, Vector)
+            return Address(address.base, address.offset, coordinates)
         match = re.match(r"([%A-Za-z_$][\w$.]*)\s*(?:([+-])\s*(-?\w+))?$", text)
         if match is None:
             number = read_integer(text)

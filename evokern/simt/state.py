@@ -11,6 +11,7 @@ from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.control_flow.paths import PathRecorder
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import Memory
+from evokern.simt.memory.bulk_copies import BulkCopies
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.sanitizer.async_copies import AsyncCopies
@@ -55,6 +56,8 @@ class MachineState:
     """Barriers of clusters."""
     copies: AsyncCopies
     """Pending asynchronous copies."""
+    bulk: BulkCopies
+    """Bulk copies in flight."""
     products: WarpgroupProducts
     """Pending products of warpgroups."""
     proxy_fences: ProxyFences
@@ -81,6 +84,7 @@ class MachineState:
         self.barriers.load()
         self.cluster_barrier.load()
         self.copies.load()
+        self.bulk.load()
         self.products.load()
         self.proxy_fences.load()
         self.mbarriers.load()

@@ -9,7 +9,7 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Array
 from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import SHARED_WINDOW
-from evokern.simt.operations.memory_ops import address_rows, space_of
+from evokern.simt.operations.memory_ops import address_rows, reaches_cluster, space_of
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
 from evokern.simt.sanitizer.mbarriers import MbarrierCall
@@ -21,8 +21,6 @@ _ONE = np.ones(1, np.int64)
 def mbarrier(i: Instruction, b: Binder) -> Action:
     """Initialise an mbarrier, arrive at it, announce bytes, test it or wait for it."""
     state, active_of = b.state, b.active
-    if any("cluster" in word for word in i.modifiers):
-        raise Unsupported(f"{i.name} on mbarriers of other blocks in a cluster is not supported")
     kind = i.modifiers[0]
     operands = list(i.operands)
     result: Operand | None = None
@@ -32,15 +30,25 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
         raise Unsupported(f"{i.name}")
     row, offset = address_rows(operands[0], b, "shared")
     generic = space_of(i) == "generic"
-    call = MbarrierCall(b.pc, offset, i.has("relaxed"), drop=kind == "arrive_drop", parity=i.has("parity"))
+    call = MbarrierCall(
+        b.pc,
+        offset,
+        i.has("relaxed"),
+        drop=kind == "arrive_drop",
+        parity=i.has("parity"),
+        cluster=reaches_cluster(i),
+        near=i.has("cta") and state.batch.geometry.ranks > 1,
+    )
 
     def where() -> Array:
         address = active_of().pick(row)
         return widened(address) - np.uint64(SHARED_WINDOW) if generic else address
 
     if kind in ("init", "inval"):
-        count = b.src(operands[1], "u32") if kind == "init" else np.zeros(1, np.uint32)
-        return lambda: state.mbarriers.init(active_of(), where(), call, active_of().pick(count))
+        count = b.src(operands[1], "u32") if kind == "init" else None
+        return lambda: state.mbarriers.init(
+            active_of(), where(), call, None if count is None else active_of().pick(count)
+        )
     if kind in ("expect_tx", "complete_tx"):
         amount = b.src(operands[1], "u32")
         sign = 1 if kind == "expect_tx" else -1

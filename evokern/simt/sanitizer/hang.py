@@ -94,6 +94,8 @@ class HangDetector:
             self._keep(key, active, burst)
         elif self._lane_comparisons and self._repeats(key, active, burst):
             waits = self._reads_global and self._has_other_batches(active)
+            if not waits and self._machine.mbarriers.report_stuck():
+                self._batch.stop()
             self.stop_hung(segment, REPEATS + OUTSIDE * waits, certain=not waits)
 
     def stop_hung(self, segment: Segment, detail: str, *, certain: bool) -> None:
@@ -178,6 +180,7 @@ class HangDetector:
             state.mbarriers.state(),
             committed,
             tuple(map(id, copies.pending)),
+            state.bulk.state(),
         )
 
 

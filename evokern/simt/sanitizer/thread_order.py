@@ -237,29 +237,56 @@ class ThreadOrder(ThreadClocks):
 
     # ---- barrier objects and words for publication
 
-    def arrive(self, block: int, threads: Array, place: int) -> None:
-        """Merge the clocks of arriving threads, including their own accesses, into the clock of a barrier object."""
+    def arrive(self, block: int, threads: Array, place: int, *, near: bool = False) -> None:
+        """Merge the clocks of arriving threads, including their own accesses, into the clock of a barrier object.
+
+        Args:
+            block: the threads' block or, with clusters, their cluster.
+            threads: the threads, all of one block.
+            place: the object.
+            near: whether only the threads' own block of the cluster may learn of their accesses.
+        """
         self.tick()
         known = self._known(block, threads)
-        key = (block, "arrivals", place)
+        if not near:
+            self._merge((block, "arrivals", place), known)
+        if self.ranks > 1:
+            self._merge((block, f"arrivals of block {int(threads[0]) // self.block_width}", place), known)
+
+    def arrive_by_copy(self, lane: int, place: int, stamp: int) -> None:
+        """Record that a bulk copy, which a lane issued at a time stamp, has arrived at a barrier object."""
+        block, thread = divmod(lane, self.width)
+        known = np.zeros(self.width, np.int64)
+        known[thread & ~31 : (thread & ~31) + 32] = stamp + 1
+        for suffix in self._suffixes:
+            self._merge((block, f"arrivals{suffix}", place), known)
+
+    def _merge(self, key: tuple[int, str, int], known: Array) -> None:
         before = self._published.get(key)
         self._published[key] = known if before is None else np.maximum(before, known)
 
+    @property
+    def _suffixes(self) -> tuple[str, ...]:
+        """Endings of the names of what all blocks of a cluster see, and of what only one of them does."""
+        return ("", *(f" of block {rank}" for rank in range(self.ranks))) if self.ranks > 1 else ("",)
+
     def complete(self, block: int, place: int) -> None:
         """Merge a barrier object's clock into the clocks of the threads that wait at it, after a phase has ended."""
-        known = self._published.get((block, "arrivals", place))
-        if known is not None:
-            self._published[block, "mbarrier", place] = known
+        for suffix in self._suffixes:
+            known = self._published.get((block, f"arrivals{suffix}", place))
+            if known is not None:
+                self._published[block, f"mbarrier{suffix}", place] = known
 
-    def wait(self, active: Active, place: Array) -> None:
+    def wait(self, active: Active, place: Array, *, near: bool = False) -> None:
         """Order all accesses before the end of a barrier object's last phase before the lanes that saw this end.
 
         Args:
             active: the lanes.
             place: address of each lane's object in its block.
+            near: whether they see only what their own block of the cluster did.
         """
         self.tick()
-        self._acquire(active, place, "mbarrier")
+        self._acquire(active, place, "mbarrier", near=near)
 
     def fence(self, active: Active, *, near: bool = False) -> None:
         """Record a fence: later instructions of the active lanes may publish the accesses made before it.
