@@ -38,6 +38,7 @@ from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.hang import HangDetector
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
+from evokern.simt.sanitizer.register_counts import RegisterCounts
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.sanitizer.used_values import UsedValues
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
@@ -127,6 +128,7 @@ class Machine:
             products=WarpgroupProducts(batch, shared, proxy_fences),
             proxy_fences=proxy_fences,
             mbarriers=Mbarriers(batch, bulk, proxy_fences, order),
+            register_counts=RegisterCounts(batch),
             events=EventCounter(batch, tally, self.bound) if tally is not None else None,
             paths=PathRecorder(batch) if options.record_paths else None,
         )
@@ -239,6 +241,7 @@ class Machine:
         self.state.cluster_barrier.report_stuck()
         self.state.copies.finish()
         self.state.mbarriers.finish()
+        self.state.register_counts.finish()
         self.state.products.finish()
 
     def _execute(self, key: int, active: Active, burst: int) -> None:

@@ -18,6 +18,7 @@ from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
+from evokern.simt.sanitizer.register_counts import RegisterCounts
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import CallStack, Schedule
 from evokern.simt.specials import Specials
@@ -64,6 +65,8 @@ class MachineState:
     """Fences between proxies."""
     mbarriers: Mbarriers
     """Mbarriers in shared memory."""
+    register_counts: RegisterCounts
+    """Registers of each warp, which ``setmaxnreg`` changes."""
     events: EventCounter | None
     """Counters of events; None without counting."""
     paths: PathRecorder | None
@@ -88,6 +91,7 @@ class MachineState:
         self.products.load()
         self.proxy_fences.load()
         self.mbarriers.load()
+        self.register_counts.load()
         if self.events is not None:
             self.events.load()
         if self.paths is not None:

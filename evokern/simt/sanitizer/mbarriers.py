@@ -87,11 +87,17 @@ class Mbarriers:
         self._mbarriers: dict[int, _Mbarrier] = {}
         self._refused: dict[int, tuple[int, int, MbarrierCall]] = {}
         """Lane → object, awaited phase or parity, and instruction of its latest wait, if that failed."""
+        self._passed: dict[tuple[int, int], int] = {}
+        """(lane, object) → phases that had ended at the lane's latest wait for a parity."""
+        self._repeated: dict[int, tuple[int, int]] = {}
+        """Object → instruction and lane of a wait for a parity that ended although no phase had ended since."""
 
     def load(self) -> None:
         """Reset the state for new blocks."""
         self._mbarriers.clear()
         self._refused.clear()
+        self._passed.clear()
+        self._repeated.clear()
 
     def state(self) -> dict[int, tuple[int, ...]]:
         """Return the state of every object by address, for comparison."""
@@ -256,6 +262,9 @@ class Mbarriers:
                 result[at] = _ended(barrier, call, int(token[at]))
             if result[at]:
                 self._refused.pop(lane, None)
+                if call.parity and self._passed.get((lane, place)) == barrier.phase:
+                    self._repeated.setdefault(place, (call.number, lane))
+                self._passed[lane, place] = barrier.phase
             else:
                 self._refused[lane] = place, int(token[at]), call
         if self._order is not None and not call.relaxed and result.any():
@@ -268,6 +277,9 @@ class Mbarriers:
         for lane, (place, _, call) in self._refused.items():
             if self._batch.live[lane]:
                 found.setdefault((place, call.number), []).append(lane)
+        for place, (number, lane) in self._repeated.items() if found else ():
+            detail = "This wait awaits a phase that the thread has already seen: the parity must change with each phase"
+            self._report("deadlock", number, lane, place, detail)
         for (place, number), lanes in found.items():
             barrier, (_, token, call) = self._mbarriers[place], self._refused[lanes[0]]
             self._report_bytes(place, barrier)
