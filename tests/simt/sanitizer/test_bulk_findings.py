@@ -241,13 +241,15 @@ CASES: dict[str, Case] = {
                            "but the launch allocates 168", {"threads": 384}),
     "part_of_warpgroup": (one(f"{ISSUE} | wait(full, 0); | if (FIX(t < 128, t < 32)) registers(\"dec\", 40);"),
                           "registers", "dec", "four warps of a warpgroup", {"threads": 384}),
-    "released_upwards": (one(f"{ISSUE} | wait(full, 0); | if (t < 128) FIX(registers(\"dec\", 40), registers(\"dec\", 200));"),
-                         "registers", "dec", "with 168 registers per thread releases all but 200", {"threads": 384}),
+    "released_upwards": (one(f"{ISSUE} | wait(full, 0); | if (t < 128) FIX(registers(\"dec\", 40), "
+                             "registers(\"dec\", 200));"), "registers", "dec", "with 168 registers per thread releases all but 200", {"threads": 384}),
 }  # fmt: skip
 """Name → body, kind of the finding, text of its line, part of what it says, launch."""
 
 
-def run(body: str, *, fixed: bool, threads: int = 288, grid: int = 2, cluster: int = 1) -> tuple[simt.LaunchResult, bool]:
+def run(
+    body: str, *, fixed: bool, threads: int = 288, grid: int = 2, cluster: int = 1
+) -> tuple[simt.LaunchResult, bool]:
     """Run a case; return the result, and whether the output is a copy of the input."""
     body = body.replace(" | ", "\n")
     source = HEAD + f"  {body}\n}}\n"
