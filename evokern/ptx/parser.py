@@ -145,7 +145,7 @@ class Parser:
             label, rest = match[1], piece[match.end() :]
             if rest.startswith((".branchtargets", ".calltargets", ".callprototype")):
                 return f"{label}: {rest}"
-            name = f"{label}@{self._line}" if self._labels else label
+            name = f"{label}@{self._line}.{len(self._function.instructions)}" if self._labels else label
             if self._labels:
                 self._labels[-1][1][label] = name
             self._function.labels[name] = len(self._function.instructions)

@@ -235,7 +235,7 @@ class Machine:
             while True:
                 if schedule.groups:
                     self._execute(*schedule.pop())
-                elif not reconvergence.retry() and not reconvergence.force():
+                elif not (reconvergence.retry() or self.state.barriers.release_partial() or reconvergence.force()):
                     break
         self.state.barriers.report_stuck()
         self.state.cluster_barrier.report_stuck()

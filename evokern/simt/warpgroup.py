@@ -103,6 +103,7 @@ class WarpgroupProducts:
             return
         limit = np.where(active.mask, self.committed - most, -1)
         self.hazards.finished = np.maximum(self.hazards.finished, limit)
+        limit = self._of_warpgroups(limit)
         kept = []
         for product in self.pending:
             ready = product.group < limit[product.active.lanes]
@@ -113,7 +114,21 @@ class WarpgroupProducts:
                 kept.append(self._some(product, ~ready))
             else:
                 kept.append(product)
+        if len(kept) < len(self.pending) and self._shared.order is not None:
+            self._shared.order.warpgroups(active)
         self.pending = kept
+
+    def _of_warpgroups(self, limit: Array) -> Array:
+        """Return, for each lane, the most groups that a lane of its warpgroup has waited for.
+
+        All warps of a warpgroup compute a product together, so its reads end for all of them at once.
+        """
+        width = self._batch.geometry.width
+        whole = width // (32 * WARPS) * 32 * WARPS
+        groups = limit.reshape(-1, width)[:, :whole].reshape(-1, 32 * WARPS)
+        found = limit.copy()
+        found.reshape(-1, width)[:, :whole] = np.repeat(groups.max(1), 32 * WARPS).reshape(-1, whole)
+        return found
 
     def _some(self, product: _Product, which: Array) -> _Product:
         active = self._batch.restrict(product.active, which)

@@ -106,6 +106,8 @@ class Mbarriers:
     def locate(self, active: Active, address: Array, call: MbarrierCall) -> tuple[Active | None, Array]:
         """Return the lanes with a valid address of an object, and the objects; see `SharedSpace.locate`."""
         shared = self._shared
+        if not active.count:
+            return None, address
         sound, index, leaders = shared.locate(active, address, call.offset, 8, call.number, cluster=call.cluster)
         if sound is not None and shared.shadow is not None:
             shared.shadow.settle(index, 8, leaders)

@@ -20,6 +20,9 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.thread_clocks import ThreadClocks
 
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+
 
 class ThreadOrder(ThreadClocks):
     """Clocks of a batch, advanced by the synchronisation of its threads.
@@ -38,6 +41,8 @@ class ThreadOrder(ThreadClocks):
         """Stamp of each lane's last fence, including fences in the scope of a block."""
         self._touched = np.zeros(batch.lanes, np.int64)
         """Stamp of each lane's last plain access since the first fence."""
+        self._products = np.zeros(batch.lanes, np.int64)
+        """Stamp up to which the products of each lane's warpgroup have ended."""
         self.fences = False
         self.on_copy(self._copy_touched)
 
@@ -50,6 +55,7 @@ class ThreadOrder(ThreadClocks):
         self._fenced.fill(0)
         self._fenced_near.fill(0)
         self._touched.fill(0)
+        self._products.fill(0)
         self.fences = False
         self._published.clear()
         super().load(start)
@@ -218,6 +224,15 @@ class ThreadOrder(ThreadClocks):
             self._join_warps(active, members)
         self._refloor()
 
+    def warpgroups(self, active: Active) -> None:
+        """Record a wait for products, which are those of whole warpgroups.
+
+        A thread that arrives at a barrier object later also publishes the reads of the other warps of its warpgroup, so
+        one of its threads may release their tiles.
+        """
+        self.tick()
+        self._products[active.mask] = self.now
+
     def met(self, active: Active) -> None:
         """Record a warp-synchronous instruction, which orders the earlier accesses of its lanes."""
         self.tick()
@@ -248,6 +263,10 @@ class ThreadOrder(ThreadClocks):
         """
         self.tick()
         known = self._known(block, threads)
+        ended = self._of_block(self._products, block)[threads]
+        for thread, stamp in zip(threads[ended > 0].tolist(), ended[ended > 0].tolist(), strict=True):
+            first = thread - thread % self.block_width % WARPGROUP
+            known[first : first + WARPGROUP] = np.maximum(known[first : first + WARPGROUP], stamp)
         if not near:
             self._merge((block, "arrivals", place), known)
         if self.ranks > 1:
