@@ -108,6 +108,7 @@ class Machine:
         shared = SharedSpace(batch, inputs.dynamic_shared, order)
         globals_ = GlobalSpace(batch, memory, global_shadow, order)
         proxy_fences = ProxyFences(batch, shared.shadow)
+        events = EventCounter(batch, tally, self.bound) if tally is not None else None
         bulk = BulkCopies(batch, shared, globals_, proxy_fences)
         self.state = MachineState(
             batch=batch,
@@ -127,9 +128,9 @@ class Machine:
             bulk=bulk,
             products=WarpgroupProducts(batch, shared, proxy_fences),
             proxy_fences=proxy_fences,
-            mbarriers=Mbarriers(batch, bulk, proxy_fences, order),
+            mbarriers=Mbarriers(batch, bulk, proxy_fences, order, events),
             register_counts=RegisterCounts(batch),
-            events=EventCounter(batch, tally, self.bound) if tally is not None else None,
+            events=events,
             paths=PathRecorder(batch) if options.record_paths else None,
         )
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)

@@ -41,6 +41,8 @@ class Arrival:
     """Time stamp of the issue."""
     width: int = CHUNK
     """Bytes of an element."""
+    step: int = -1
+    """Step of the record in which it was issued."""
     tile: str = ""
     """The tile, for messages about its size."""
     words: Array | None = None

@@ -193,13 +193,14 @@ def _send(state: MachineState, sent: _Sent, call: MbarrierCall, stamp: int) -> N
     if tiles is None or found is not active:
         return
     data, words = sent.data
+    step = -1 if state.events is None else state.events.step
     bounds = np.searchsorted(part.pieces.chunk_owner, np.arange(part.active.count + 1))
     for at, lane in enumerate(active.lanes.tolist()):
         mine = slice(*bounds[sent.chosen[at] : sent.chosen[at] + 2])
         index = first[at] + part.pieces.chunks[mine] // CHUNK
         kept = None if words is None else words[mine]
         state.mbarriers.expects_copy(lane, int(places[at]), number)
-        state.bulk.issue(Arrival(lane, index, data[mine], number, stamp, CHUNK, part.text, kept), int(places[at]))
+        state.bulk.issue(Arrival(lane, index, data[mine], number, stamp, CHUNK, step, part.text, kept), int(places[at]))
 
 
 def _bind_store(i: Instruction, b: Binder) -> Action:

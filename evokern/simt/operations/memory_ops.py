@@ -275,13 +275,13 @@ def _store_async(i: Instruction, b: Binder, gather: Values, width: int) -> Actio
         active = active_of()
         if not active.count:
             return
-        stamp = state.bulk.now()
+        stamp, step = state.bulk.now(), -1 if state.events is None else state.events.step
         sound, index, _ = state.shared.locate(active, target(active), 0, width, number, cluster=True)
         found, places = state.mbarriers.locate(active, barrier(active), call)
         if sound is active and found is active:
             values = gather(active).view(RAW[width])
             for at, lane in enumerate(active.lanes.tolist()):
-                arrival = Arrival(lane, index[at : at + 1], values[at : at + 1], number, stamp, width)
+                arrival = Arrival(lane, index[at : at + 1], values[at : at + 1], number, stamp, width, step)
                 state.bulk.issue(arrival, int(places[at]))
         state.bulk.issued()
 

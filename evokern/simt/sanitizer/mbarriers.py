@@ -13,6 +13,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
+from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.bulk_copies import BulkCopies
 from evokern.simt.sanitizer.findings import ERROR, WARNING
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
@@ -62,12 +63,16 @@ class _Mbarrier:
     brought: tuple[int, int, str] = (-1, 0, "")
     """Latest copy that brought bytes in this phase, all bytes brought in it, and the tile of the copy."""
 
-    def settle(self) -> bool:
+    ended: tuple[int, bool] = (-1, False)
+    """Step of the record in which the last arrival or copy of the latest phase was issued; whether it was a copy."""
+
+    def settle(self, step: int, *, copied: bool = False) -> bool:
         """End the phase if no arrival and no bytes are missing; return whether the phase ended."""
         if self.pending > 0 or self.bytes != 0:
             return False
         self.phase += 1
         self.pending = self.expected
+        self.ended = step, copied
         self.announced, self.brought = (-1, 0), (-1, 0, "")
         return True
 
@@ -81,9 +86,16 @@ class _Mbarrier:
 class Mbarriers:
     """All mbarriers of a batch."""
 
-    def __init__(self, batch: Batch, copies: BulkCopies, proxy_fences: ProxyFences, order: ThreadOrder | None) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        copies: BulkCopies,
+        proxy_fences: ProxyFences,
+        order: ThreadOrder | None,
+        events: EventCounter | None,
+    ) -> None:
         self._batch, self._shared, self._copies = batch, copies.shared, copies
-        self._order, self._proxy_fences = order, proxy_fences
+        self._order, self._proxy_fences, self._events = order, proxy_fences, events
         self._mbarriers: dict[int, _Mbarrier] = {}
         self._refused: dict[int, tuple[int, int, MbarrierCall]] = {}
         """Lane → object, awaited phase or parity, and instruction of its latest wait, if that failed."""
@@ -177,7 +189,7 @@ class Mbarriers:
             if call.drop:
                 barrier.expected -= 1
             barrier.pending -= int(counts[at])
-            if barrier.settle():
+            if barrier.settle(self._step):
                 ended.add((place, lane >> 5))
                 self._complete(place, lane, arrived.pop(place, []), near=call.near)
         for place, lanes in arrived.items():
@@ -218,7 +230,7 @@ class Mbarriers:
         for place, lane, size in zip(index, sound.lanes, np.broadcast_to(amount, index.shape), strict=True):
             barrier = self._of(int(place), int(lane), call.number)
             barrier.announce(call.number, int(size))
-            if barrier.settle():
+            if barrier.settle(self._step):
                 self._complete(int(place), int(lane), [])
 
     def expects_copy(self, lane: int, place: int, number: int) -> None:
@@ -244,7 +256,7 @@ class Mbarriers:
             barrier.brought = one.number, barrier.brought[1] + size, one.tile
             if self._order is not None:
                 self._order.arrive_by_copy(one.lane, place, one.stamp)
-            if barrier.settle():
+            if barrier.settle(one.step, copied=True):
                 self._complete(place, one.lane, [])
 
     # ---- waits
@@ -269,9 +281,26 @@ class Mbarriers:
                 self._passed[lane, place] = barrier.phase
             else:
                 self._refused[lane] = place, int(token[at]), call
+        if self._events is not None:
+            self._record(self._events, sound.lanes, index, result)
         if self._order is not None and not call.relaxed and result.any():
             self._order.wait(self._batch.restrict(sound, result), index[result], near=call.near)
         return result
+
+    def _record(self, events: EventCounter, lanes: Array, index: Array, ended: Array) -> None:
+        """Record which arrivals a wait has seen, for the time model."""
+        if not ended.any():
+            events.spins.add(events.step)
+        seen: dict[tuple[int, bool], list[int]] = {}
+        for place, lane in zip(index[ended].tolist(), lanes[ended].tolist(), strict=True):
+            seen.setdefault(self._mbarriers[place].ended, []).append(lane)
+        for (event, copied), mine in seen.items():
+            if event >= 0:
+                events.waited(np.array(mine), event, copied=copied)
+
+    @property
+    def _step(self) -> int:
+        return -1 if self._events is None else self._events.step
 
     def report_stuck(self) -> bool:
         """Report lanes that wait forever for the end of a phase, and why; return whether there are any."""
