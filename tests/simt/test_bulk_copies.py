@@ -11,6 +11,8 @@ from simt_tools import module_of
 from evokern import simt
 from evokern.errors import UsageError
 from evokern.hardware.tensor_map import DTYPE_BYTES, SWIZZLES, TensorMap, unpacked
+from evokern.simt.exact.field import P, Q, Value
+from evokern.simt.exact.memory import ExactMemory
 
 SOURCE = r"""
 struct alignas(64) Map { unsigned long long opaque[16]; };
@@ -20,12 +22,14 @@ extern "C" __global__ void kernel(unsigned char* out, const __grid_constant__ Ma
   extern __shared__ __align__(1024) unsigned char tile[];
   __shared__ unsigned long long full;
   if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" :: "r"(at(&full)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;"
+                 :: "r"(at(&full)) : "memory");
     asm volatile("prefetch.tensormap [%0];" :: "l"(&from) : "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(&full)), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.tensor." RANK "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {" COORDINATES "}], [%2], %8;" :: "r"(at(tile)), "l"(&from), "r"(at(&full)), "r"(c0), "r"(c1),
-                 "r"(c2), "r"(c3), "r"(c4), "l"(0x1000000000000000ull) : "memory");
+    asm volatile("cp.async.bulk.tensor." RANK "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {" COORDINATES "}], [%2], %8;"
+                 :: "r"(at(tile)), "l"(&from), "r"(at(&full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
+                 "l"(0x1000000000000000ull) : "memory");
   }
   __syncthreads();
   asm volatile("{ .reg .pred P; WAIT: mbarrier.try_wait.parity.shared::cta.b64 P, [%0], 0; @!P bra WAIT; }"
@@ -78,13 +82,15 @@ MAPS = [
 @pytest.mark.parametrize(("shape", "corner"), MAPS, ids=lambda one: f"{len(one)}d" if isinstance(one, tuple) else "")
 def test_tiles_are_loaded_and_stored(shape: TensorMap, corner: tuple[int, ...]) -> None:
     """A tile has the bytes of the model, zeros outside the tensor, and a copy back writes only the inside."""
-    size = max([shape.shape[0] * shape.element_bytes, *(a * b for a, b in zip(shape.strides, shape.shape[1:], strict=True))])
+    outer = (stride * along for stride, along in zip(shape.strides, shape.shape[1:], strict=True))
+    size = max([shape.shape[0] * shape.element_bytes, *outer])
     data = np.random.default_rng(5).integers(0, 256, size, np.uint8)
     memory = simt.Memory()
     given, back = memory.allocate("in", data, writable=False), memory.allocate("back", np.zeros_like(data))
     out = memory.allocate("out", np.zeros(shape.tile_bytes, np.uint8))
     maps = [np.void(shape.packed(buffer.address)) for buffer in (given, back)]
-    assert unpacked(maps[0].tobytes()) == (TensorMap(**{**_fields(shape), "steps": shape.steps or (1,) * shape.rank}), given.address)
+    whole = TensorMap(**{**_fields(shape), "steps": shape.steps or (1,) * shape.rank})  # type: ignore[arg-type]
+    assert unpacked(maps[0].tobytes()) == (whole, given.address)
     places = ", ".join(f"%{number + 3}" for number in range(shape.rank))
     module = module_of(SOURCE, (f'-DRANK="{shape.rank}"', f'-DCOORDINATES="{places}"'), "compute_90a")
     args = [out, *maps, *(np.int32(one) for one in (shape.tile_bytes, *corner, 0, 0, 0, 0)[:6])]
@@ -134,3 +140,40 @@ def test_types_are_those_of_the_driver() -> None:
     assert [(name, DTYPE_BYTES[name]) for name in list(DTYPE_BYTES)[6:10]] == [
         ("f16", 2), ("f32", 4), ("f64", 8), ("bf16", 2),
     ]  # fmt: skip
+
+
+EXACT = r"""
+#define PTX(text, ...) asm volatile(text :: __VA_ARGS__ : "memory")
+__device__ __forceinline__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+extern "C" __global__ void kernel(float* out, float* copy, const float* in) {
+  __shared__ __align__(128) float tile[64];
+  __shared__ unsigned long long full;
+  const int t = threadIdx.x;
+  if (t == 0) {
+    PTX("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;", "r"(at(&full)));
+    PTX("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;", "r"(at(&full)));
+    PTX("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 256, [%2];",
+        "r"(at(tile)), "l"(in), "r"(at(&full)));
+  }
+  __syncthreads();
+  PTX("{ .reg .pred P; W: mbarrier.try_wait.parity.shared::cta.b64 P, [%0], 0; @!P bra W; }", "r"(at(&full)));
+  out[t] = tile[63 - t];
+  if (t == 0) PTX("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256; cp.async.bulk.commit_group; "
+                  "cp.async.bulk.wait_group.read 0;", "l"(copy), "r"(at(tile)));
+}
+"""
+
+
+def test_bulk_copies_move_exact_values() -> None:
+    """The shadow for exact arithmetic follows copies into shared memory and out of it."""
+    memory, rng = simt.Memory(), np.random.default_rng(2)
+    given = memory.allocate("in", rng.random(64).astype(np.float32), writable=False)
+    outs = [memory.allocate(name, np.zeros(64, np.float32)) for name in ("out", "copy")]
+    exact, values = ExactMemory(memory), Value(rng.integers(0, P, 64, np.uint64), rng.integers(0, Q, 64, np.uint64))
+    exact.write(given, "f32", values)
+    spec = simt.LaunchSpec("kernel", (1, 1, 1), (64, 1, 1))
+    simt.launch(module_of(EXACT, (), "compute_90a"), spec, [*outs, given], memory, simt.LaunchOptions(exact=exact))
+    found = [exact.read(buffer, "f32") for buffer in outs]
+    assert [one.bad for one in found] == [None, None]
+    np.testing.assert_array_equal(found[0].p, values.p[::-1])
+    np.testing.assert_array_equal(found[1].q, values.q)

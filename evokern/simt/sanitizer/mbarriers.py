@@ -155,8 +155,9 @@ class Mbarriers:
             thread = np.array([known.lane % self._order.width])
             if int(self._order.seen(np.array([lane]), thread)[0]) <= known.stamp:
                 detail = f"Its initialisation by {self._batch.describe_thread(lane, int(thread[0]))} may come later"
-                self._report("shared_race", number, lane, place, detail)
-                known.published = True  # One finding is enough.
+                apart = known.lane >> 5 != lane >> 5
+                self._report("shared_race", number, lane, place, detail, ERROR if apart else WARNING)
+                known.published = apart  # One finding is enough.
         return known
 
     def _report(self, kind: str, number: int, lane: int, place: int, detail: str, level: str = ERROR) -> None:

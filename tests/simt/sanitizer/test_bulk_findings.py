@@ -169,7 +169,9 @@ CASES: dict[str, Case] = {
     # Arrivals.
     "one_lane_for_32": (ring(RELEASE="if (FIX(true, lane == 0)) arrive(empty + s);"), "deadlock", "wait(empty",
                         "248 of 256 arrivals are missing in phase 0", PLAIN),
-    "all_lanes_for_one": (ring(CONSUMERS="8", RELEASE="__syncwarp(); | if (FIX(lane == 0, true)) arrive(empty + s);"), "barrier_arrivals", "arrive(empty", "8 arrivals per phase", PLAIN),
+    "all_lanes_for_one": (ring(CONSUMERS="8", RELEASE="__syncwarp(); | "
+                               "if (FIX(lane == 0, true)) arrive(empty + s);"), "barrier_arrivals",
+                          "arrive(empty", "8 arrivals per phase", PLAIN),
     "count_too_large": (one("if (t == 0) { init(empty, FIX(1, 2)); | BAR_FENCE; expect(empty, 1024); "
                             "load(tile[0], in, 1024, empty); } __syncthreads(); | wait(empty, 0);"), "deadlock",
                         "wait(empty", "1 of 2 arrivals are missing", PLAIN),
@@ -231,7 +233,8 @@ CASES: dict[str, Case] = {
     "own_barrier_only": (ring(**PAIR | {"CONSUMERS": "FIX(512, 256)", "RELEASE": f"FIX({PAIR['RELEASE']}, "
                                         "arrive(empty + s);)"}), "shared_race", "load2_to", "is read by", CLUSTER),
     "block_scope": (REMOTE.format("FIX(cluster, cta)", '""'), "shared_race", "sum =", "is written by", CLUSTER),
-    "block_scope_wait": (REMOTE.format("cluster", 'FIX(".acquire.cluster", ".acquire.cta")'), "shared_race", "sum =", "written by", CLUSTER),
+    "block_scope_wait": (REMOTE.format("cluster", 'FIX(".acquire.cluster", ".acquire.cta")'), "shared_race", "sum =",
+                         "written by", CLUSTER),
     "stored_bytes": (SENT.format("FIX(1024, 2048)", "wait(full, 0);"), "transaction_bytes", "expect(full",
                      "but copies bring 1024", CLUSTER),
     "stored_not_awaited": (SENT.format("1024", "FIX(wait(full, 0),);"), "async_not_waited", "tile[0][t]", "", CLUSTER),
@@ -242,7 +245,8 @@ CASES: dict[str, Case] = {
     "part_of_warpgroup": (one(f"{ISSUE} | wait(full, 0); | if (FIX(t < 128, t < 32)) registers(\"dec\", 40);"),
                           "registers", "dec", "four warps of a warpgroup", {"threads": 384}),
     "released_upwards": (one(f"{ISSUE} | wait(full, 0); | if (t < 128) FIX(registers(\"dec\", 40), "
-                             "registers(\"dec\", 200));"), "registers", "dec", "with 168 registers per thread releases all but 200", {"threads": 384}),
+                             "registers(\"dec\", 200));"), "registers", "dec",
+                         "with 168 registers per thread releases all but 200", {"threads": 384}),
 }  # fmt: skip
 """Name → body, kind of the finding, text of its line, part of what it says, launch."""
 

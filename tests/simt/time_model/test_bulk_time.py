@@ -33,7 +33,8 @@ extern "C" __global__ void kernel(float* out, const float* in, int turns) {
     const int s = k % STAGES, phase = k / STAGES & 1;
     if (t == 32) {
       wait(empty + s, phase ^ 1);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(full + s)), "n"(BYTES) : "memory");
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                   :: "r"(at(full + s)), "n"(BYTES) : "memory");
       asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                    :: "r"(at(tile[s])), "l"(in), "n"(BYTES), "r"(at(full + s)) : "memory");
     }
@@ -56,7 +57,9 @@ def clocks(size: int, stages: int) -> float:
     module, memory = module_of(SOURCE, (f"-DBYTES={size}", f"-DSTAGES={stages}"), "compute_90a"), simt.Memory()
     data = np.ones(size // 4, np.float32)
     out, given = memory.allocate("out", np.zeros(32, np.float32)), memory.allocate("in", data, writable=False)
-    result = simt.launch(module, simt.LaunchSpec("kernel", (1, 1, 1), (64, 1, 1)), [out, given, np.int32(TURNS)], memory)
+    result = simt.launch(
+        module, simt.LaunchSpec("kernel", (1, 1, 1), (64, 1, 1)), [out, given, np.int32(TURNS)], memory
+    )
     assert result.findings == ()
     assert result.counters is not None
     np.testing.assert_array_equal(out.read(), np.full(32, TURNS, np.float32))
