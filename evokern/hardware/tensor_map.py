@@ -1,4 +1,4 @@
-"""Tensor maps: the 128 bytes that tell the copy engine of a Hopper GPU how a tensor lies in global memory.
+"""Tensor maps: 128 bytes that describe a tensor in global memory to the copy engine of a Hopper GPU.
 
 `TensorMap.refusals` states the rules of ``cuTensorMapEncodeTiled`` without a driver. They are in the CUDA driver API,
 "Tensor Map Object Management", and in ``cuda.h``. A driver's encoding is opaque. The simulated device has its own

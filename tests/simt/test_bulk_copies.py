@@ -54,6 +54,8 @@ def expected(shape: TensorMap, data: np.ndarray, corner: tuple[int, ...]) -> tup
     """Return the bytes of a tile in shared memory, and which bytes of the tensor a copy back writes."""
     size, rank = shape.element_bytes, shape.rank
     tile, touched = np.zeros(shape.tile_bytes, np.uint8), np.zeros(data.size, np.bool_)
+    if shape.fill == "nan":
+        tile[:] = np.tile([0xFF, 0x7F], tile.size // 2)
     steps = (1, *(shape.steps or (1,) * rank)[1:])
     for number, index in enumerate(itertools.product(*(range(along) for along in reversed(shape.tile)))):
         where = [start + step * along for start, step, along in zip(corner, steps, reversed(index), strict=True)]
@@ -72,6 +74,7 @@ MAPS = [
     (TensorMap(dtype="f16", shape=(100, 40), strides=(208,), box=(64, 8), swizzle="128B"), (64, 36)),
     (TensorMap(dtype="bf16", shape=(64, 40), strides=(128,), box=(32, 16), swizzle="64B"), (32, -5)),
     (TensorMap(dtype="f32", shape=(24, 40), strides=(96,), box=(8, 16), swizzle="32B"), (-3, 2)),
+    (TensorMap(dtype="bf16", shape=(20, 9), strides=(48,), box=(16, 4), fill="nan"), (8, 7)),
     (TensorMap(dtype="f64", shape=(12, 9, 5), strides=(96, 1056), box=(4, 4, 3)), (10, 7, 3)),
     (TensorMap(dtype="u16", shape=(32, 6, 3, 4), strides=(64, 384, 1152), box=(8, 3, 2, 2)), (8, 1, 2, -1)),
     (TensorMap(dtype="s32", shape=(8, 3, 2, 3, 2), strides=(32, 96, 192, 576), box=(4, 2, 2, 2, 2)), (4, 2, 0, 1, 1)),

@@ -92,10 +92,10 @@ class BulkCopies:
     def fetch(
         self, active: Active, pieces: Pieces, number: int, events: EventCounter | None
     ) -> tuple[Array, Array | None]:
-        """Return the chunks that lanes copy from global memory, zeros outside, and their words in the mirror."""
+        """Return the chunks that lanes copy from global memory, and their words in the mirror."""
         half = pieces.width // 2
         words = None if self.mirror is None or not half else np.zeros((pieces.memory.size, half), np.uint64)
-        data = np.zeros(pieces.memory.size, RAW[pieces.width])
+        data = np.full(pieces.memory.size, np.frombuffer(pieces.blank, RAW[pieces.width])[0])
         here = np.flatnonzero(pieces.inside)
         if here.size:
             site = AccessSite(number, pieces.width)

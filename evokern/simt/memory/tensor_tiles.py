@@ -34,6 +34,8 @@ class Pieces:
     """Distance of each chunk from the start of its copy in shared memory, bytes."""
     chunk_owner: Array
     """Position of each chunk's lane among the lanes that copy."""
+    blank: bytes = bytes(CHUNK)
+    """Bytes outside the tensor."""
 
 
 def linear_pieces(memory: Array, sizes: Array) -> Pieces:
@@ -51,6 +53,11 @@ def _tile(shape: TensorMap, unit: int) -> tuple[Array, Array]:
     extents = [shape.tile[0] * shape.element_bytes // unit, *shape.tile[1:]]
     grid = np.indices(extents[::-1]).reshape(shape.rank, -1)[::-1]
     return grid * np.array(steps)[:, None], grid[0] * unit
+
+
+def _nan(size: int) -> bytes:
+    """Return a chunk of NaNs; a GPU's are documented only as a special constant."""
+    return (b"\xff" * (size - 1) + b"\x7f") * (CHUNK // size)
 
 
 def tile_pieces(shape: TensorMap, address: Array, corner: Array, shared: Array) -> Pieces:
@@ -82,5 +89,5 @@ def tile_pieces(shape: TensorMap, address: Array, corner: Array, shared: Array) 
         target ^= target >> 3 & span - CHUNK
     return Pieces(
         owner, unit, memory.reshape(-1), inside.reshape(-1), (target - start).reshape(-1),
-        np.repeat(np.arange(lanes), chunks.size),
+        np.repeat(np.arange(lanes), chunks.size), _nan(size) if shape.fill == "nan" else bytes(CHUNK),
     )  # fmt: skip

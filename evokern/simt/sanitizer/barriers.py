@@ -123,7 +123,7 @@ class Barriers:
                 self._release(identity, self._ids[identity])
 
     def release_partial(self) -> bool:
-        """Count warps of which only some lanes have arrived, once no lane can run; return whether a barrier ended."""
+        """Count warps with only some lanes at a barrier, once no lane can run; return whether a barrier ended."""
         waiting = {identity: int(np.count_nonzero(one.arrived)) for identity, one in self._ids.items()}
         for identity in waiting:
             self._release(identity, self._ids[identity], partial=True)

@@ -38,7 +38,7 @@ FIRST_ENOUGH_CHECK = 100_000
 STATE_COMPARISONS = 64
 """Maximum comparisons of the whole state per part."""
 _OWN_SPACES = ("shared", "local", "param", "const")
-_GLOBAL_READS = frozenset({"ld", "ldu", "atom", "cp", "mbarrier", "multimem"})
+_GLOBAL_READS = frozenset({"ld", "ldu", "atom", "cp", "multimem"})
 
 
 class HangDetector:

@@ -227,8 +227,8 @@ class ThreadOrder(ThreadClocks):
     def warpgroups(self, active: Active) -> None:
         """Record a wait for products, which are those of whole warpgroups.
 
-        A thread that arrives at a barrier object later also publishes the reads of the other warps of its warpgroup, so
-        one of its threads may release their tiles.
+        A thread that arrives at a barrier object later also publishes the reads of the other warps of its warpgroup.
+        One thread may therefore release their tiles.
         """
         self.tick()
         self._products[active.mask] = self.now

@@ -1,6 +1,6 @@
 """Hopper's asynchronous copies: what is wrong with barrier objects, tiles, fences and clusters is found and named.
 
-Each case is a kernel and its mended twin, which gives the right result without a finding.
+Each case is a kernel and its correct twin, which gives the right result without a finding.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def run(
 
 @pytest.mark.parametrize("name", CASES)
 def test_findings(name: str) -> None:
-    """The fault is found at its line, and the mended twin is clean and copies its input."""
+    """The fault is found at its line, and the correct twin is clean and copies its input."""
     body, kind, text, told, launch = CASES[name]
     result, _ = run(body, fixed=False, **launch)  # type: ignore[arg-type]
     found = [(one.kind, one.source, one.hint) for one in result.findings]
