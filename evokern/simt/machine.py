@@ -38,14 +38,13 @@ from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.hang import HangDetector
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
-from evokern.simt.sanitizer.register_counts import RegisterCounts
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.sanitizer.used_values import UsedValues
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
 from evokern.simt.settings import LEAST_WARPS, Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.state import MachineState
-from evokern.simt.warpgroup import WarpgroupProducts
+from evokern.simt.warpgroup import RegisterCounts, WarpgroupProducts
 
 
 @dataclass(frozen=True, slots=True)

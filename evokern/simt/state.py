@@ -18,11 +18,10 @@ from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
-from evokern.simt.sanitizer.register_counts import RegisterCounts
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import CallStack, Schedule
 from evokern.simt.specials import Specials
-from evokern.simt.warpgroup import WarpgroupProducts
+from evokern.simt.warpgroup import RegisterCounts, WarpgroupProducts
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -25,7 +25,7 @@ from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Arrival:
     """Data of one lane on their way to shared memory."""
 

@@ -18,7 +18,7 @@ CHUNK = 16
 """Bytes of shared memory that move together."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pieces:
     """Pieces of the copies of several lanes, in the order of shared memory without swizzle, lane after lane."""
 
@@ -43,7 +43,10 @@ def linear_pieces(memory: Array, sizes: Array) -> Pieces:
     counts = sizes // CHUNK
     owner = np.repeat(np.arange(sizes.size), counts)
     at = (np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)) * CHUNK
-    return Pieces(owner, CHUNK, memory[owner] + at, np.ones(owner.size, np.bool_), at, owner)
+    return Pieces(
+        owner=owner, width=CHUNK, memory=memory[owner] + at, inside=np.ones(owner.size, np.bool_), chunks=at,
+        chunk_owner=owner,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -88,6 +91,7 @@ def tile_pieces(shape: TensorMap, address: Array, corner: Array, shared: Array) 
     if span := SWIZZLES[shape.swizzle]:
         target ^= target >> 3 & span - CHUNK
     return Pieces(
-        owner, unit, memory.reshape(-1), inside.reshape(-1), (target - start).reshape(-1),
-        np.repeat(np.arange(lanes), chunks.size), _nan(size) if shape.fill == "nan" else bytes(CHUNK),
+        owner=owner, width=unit, memory=memory.reshape(-1), inside=inside.reshape(-1),
+        chunks=(target - start).reshape(-1), chunk_owner=np.repeat(np.arange(lanes), chunks.size),
+        blank=_nan(size) if shape.fill == "nan" else bytes(CHUNK),
     )  # fmt: skip

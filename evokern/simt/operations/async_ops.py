@@ -136,7 +136,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
     """Bind ``cp.async.mbarrier.arrive``; the copies complete at the earliest time at which the barrier may complete."""
     state, active_of = b.state, b.active
     row, offset = address_rows(i.operands[0], b, "shared")
-    call = MbarrierCall(b.pc, offset)
+    call = MbarrierCall(number=b.pc, offset=offset)
     increment = not i.has("noinc")
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Bulk copies (PTX ISA 9.7.9.25.4), tensor copies (9.7.9.25.5)."""
+"""Bulk copies (PTX ISA 9.7.9.25.4), tensor copies (9.7.9.25.5), and the barrier objects (9.7.13.15) that count them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.hardware.tensor_map import BYTES, SWIZZLES, TensorMap, unpacked
-from evokern.ptx.syntax import Address, Immediate, Instruction, Operand
+from evokern.ptx.syntax import Address, Immediate, Instruction, Operand, Sink
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array, Repeated
 from evokern.simt.batch import Occurrence
 from evokern.simt.binder import Binder
 from evokern.simt.clusters.layout import RANK_BITS
+from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.memory.bulk_copies import Arrival
 from evokern.simt.memory.global_space import AccessSite
 from evokern.simt.memory.tensor_tiles import CHUNK, Pieces, linear_pieces, tile_pieces
-from evokern.simt.operations.memory_ops import lane_addresses, reaches_cluster
+from evokern.simt.operations.memory_ops import address_rows, lane_addresses, reaches_cluster, space_of
+from evokern.simt.operations.spaces import widened
+from evokern.simt.operations.table import operation
 from evokern.simt.sanitizer.mbarriers import MbarrierCall
 from evokern.simt.state import MachineState
 
+_ONE = np.ones(1, np.int64)
 _OWN = np.uint64((1 << RANK_BITS) - 1)
 SWIZZLED_ALIGNMENT = 128
 """Alignment of a tile in shared memory, bytes (CUDA Programming Guide, "Tensor Memory Access")."""
@@ -139,7 +143,7 @@ def _bind_load(i: Instruction, b: Binder) -> Action:
     size, rest = (None, operands[2:]) if tensor else (operands[2], operands[3:])
     shape, barrier = _Shape(i, b, operands[0], operands[1], size), lane_addresses(rest[0], b, "shared")
     masks = b.src(rest[1], "u16") if i.has("multicast::cluster") else None
-    call = MbarrierCall(number, 0, cluster=reaches_cluster(i))
+    call = MbarrierCall(number=number, cluster=reaches_cluster(i))
 
     def run() -> None:
         active = active_of()
@@ -200,7 +204,19 @@ def _send(state: MachineState, sent: _Sent, call: MbarrierCall, stamp: int) -> N
         index = first[at] + part.pieces.chunks[mine] // CHUNK
         kept = None if words is None else words[mine]
         state.mbarriers.expects_copy(lane, int(places[at]), number)
-        state.bulk.issue(Arrival(lane, index, data[mine], number, stamp, CHUNK, step, part.text, kept), int(places[at]))
+        state.bulk.issue(
+            Arrival(
+                lane=lane,
+                index=index,
+                data=data[mine],
+                number=number,
+                stamp=stamp,
+                step=step,
+                tile=part.text,
+                words=kept,
+            ),
+            int(places[at]),
+        )
 
 
 def _bind_store(i: Instruction, b: Binder) -> Action:
@@ -228,3 +244,67 @@ def _bind_store(i: Instruction, b: Binder) -> Action:
         state.bulk.issued()
 
     return run
+
+
+@operation("mbarrier", "9.7.13.15", pipe="load_store", kind="effect", results=1)
+def mbarrier(i: Instruction, b: Binder) -> Action:
+    """Initialise an mbarrier, arrive at it, announce bytes, test it or wait for it."""
+    state, active_of = b.state, b.active
+    kind = i.modifiers[0]
+    operands = list(i.operands)
+    result: Operand | None = None
+    if operands and not isinstance(operands[0], Address):
+        result = operands.pop(0)
+    if kind == "pending_count":
+        raise Unsupported(f"{i.name}")
+    row, offset = address_rows(operands[0], b, "shared")
+    generic = space_of(i) == "generic"
+    call = MbarrierCall(
+        number=b.pc,
+        offset=offset,
+        relaxed=i.has("relaxed"),
+        drop=kind == "arrive_drop",
+        parity=i.has("parity"),
+        cluster=reaches_cluster(i),
+        near=i.has("cta") and state.batch.geometry.ranks > 1,
+    )
+
+    def where() -> Array:
+        address = active_of().pick(row)
+        return widened(address) - np.uint64(SHARED_WINDOW) if generic else address
+
+    if kind in ("init", "inval"):
+        count = b.src(operands[1], "u32") if kind == "init" else None
+        return lambda: state.mbarriers.init(
+            active_of(), where(), call, None if count is None else active_of().pick(count)
+        )
+    if kind in ("expect_tx", "complete_tx"):
+        amount = b.src(operands[1], "u32")
+        sign = 1 if kind == "expect_tx" else -1
+        return lambda: state.mbarriers.expect(
+            active_of(), where(), call, active_of().pick(amount).astype(np.int64) * sign
+        )
+    if kind in ("arrive", "arrive_drop"):
+        announce = i.has("expect_tx")
+        extra = b.src(operands[1], "u32") if len(operands) > 1 else None
+        out = None if result is None or isinstance(result, Sink) else b.dst(result, "u64")
+
+        def arrive() -> None:
+            active = active_of()
+            value = active.pick(extra).astype(np.int64) if extra is not None else _ONE
+            counts, expect = (_ONE, value) if announce else (value, None)
+            tokens = state.mbarriers.arrive(active, where(), call, counts, expect)
+            if out is not None:
+                active.put(out, tokens)
+
+        return arrive
+    if kind in ("test_wait", "try_wait") and result is not None:
+        token = b.src(operands[1], "u32" if call.parity else "u64")
+        flag = b.dst(result, "pred")
+
+        def wait() -> None:
+            active = active_of()
+            active.put(flag, state.mbarriers.done(active, where(), call, active.pick(token)))
+
+        return wait
+    raise Unsupported(f"{i.name}")

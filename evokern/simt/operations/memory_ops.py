@@ -269,7 +269,7 @@ def _store_async(i: Instruction, b: Binder, gather: Values, width: int) -> Actio
     """Bind ``st.async`` (9.7.9.12): stores to the cluster's shared memory, which signal a barrier object there."""
     state, number, active_of = b.state, b.pc, b.active
     target, barrier = lane_addresses(i.operands[0], b, "shared"), lane_addresses(i.operands[2], b, "shared")
-    call = MbarrierCall(number, 0, cluster=True)
+    call = MbarrierCall(number=number, cluster=True)
 
     def run() -> None:
         active = active_of()
@@ -281,7 +281,15 @@ def _store_async(i: Instruction, b: Binder, gather: Values, width: int) -> Actio
         if sound is active and found is active:
             values = gather(active).view(RAW[width])
             for at, lane in enumerate(active.lanes.tolist()):
-                arrival = Arrival(lane, index[at : at + 1], values[at : at + 1], number, stamp, width, step)
+                arrival = Arrival(
+                    lane=lane,
+                    index=index[at : at + 1],
+                    data=values[at : at + 1],
+                    number=number,
+                    stamp=stamp,
+                    width=width,
+                    step=step,
+                )
                 state.bulk.issue(arrival, int(places[at]))
         state.bulk.issued()
 

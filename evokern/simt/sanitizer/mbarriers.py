@@ -20,13 +20,13 @@ from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MbarrierCall:
     """An instruction that uses barrier objects."""
 
     number: int
     """The instruction."""
-    offset: int
+    offset: int = 0
     """Bytes to add to addresses."""
     relaxed: bool = False
     """Whether it neither publishes nor acquires accesses."""
@@ -40,7 +40,7 @@ class MbarrierCall:
     """Whether its scope is the block, in a cluster of several."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Mbarrier:
     """State of one barrier object."""
 
@@ -138,7 +138,7 @@ class Mbarriers:
                 self._mbarriers.pop(place, None)
             else:
                 count = int(counts[min(at, counts.size - 1)])
-                self._mbarriers[place] = _Mbarrier(count, count, lane, stamp)
+                self._mbarriers[place] = _Mbarrier(expected=count, pending=count, lane=lane, stamp=stamp)
 
     def publish(self, active: Active) -> None:
         """Publish to the cluster the objects that the active lanes have initialised (``fence.mbarrier_init``)."""
@@ -150,7 +150,7 @@ class Mbarriers:
         if known is None:
             detail = "This barrier object was never initialised, or is no longer valid"
             self._report("uninitialised", number, lane, place, detail)
-            known = self._mbarriers[place] = _Mbarrier(1, 1, lane)
+            known = self._mbarriers[place] = _Mbarrier(expected=1, pending=1, lane=lane)
         elif self._order is not None and known.lane != lane and not known.published:
             thread = np.array([known.lane % self._order.width])
             if int(self._order.seen(np.array([lane]), thread)[0]) <= known.stamp:
