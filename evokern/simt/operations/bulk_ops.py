@@ -84,11 +84,17 @@ class _Shape:
         good = (sizes % CHUNK == 0) & (sizes > 0)
         if not good.all():
             detail = f"A bulk copy of {int(sizes[~good][0])} bytes is not a positive multiple of {CHUNK}"
-            self._state.batch.report("misaligned", Occurrence.of(self._number, active.lanes[~good]), detail=detail)
+            self._misaligned(active.lanes[~good], detail)
             active, sizes = self._state.batch.restrict(active, good), sizes[good]
             if not active.count:
                 return []
         return [_Part(active, self._shared(active), linear_pieces(self._memory(active).view(np.int64), sizes), sizes)]
+
+    def _misaligned(self, lanes: Array, detail: str) -> None:
+        batch = self._state.batch
+        batch.report("misaligned", Occurrence.of(self._number, lanes), detail=detail)
+        if not batch.options.past_misaligned:
+            batch.stop()
 
     def _tiles(self, active: Active) -> list[_Part]:
         state, rank = self._state, len(self._corner)
@@ -126,7 +132,7 @@ class _Shape:
             bad = (shared[chosen] & np.uint64(SWIZZLED_ALIGNMENT - 1)) != 0
             if bad.any():
                 detail = f"A tile in shared memory must start at a multiple of {SWIZZLED_ALIGNMENT} bytes"
-                state.batch.report("misaligned", Occurrence.of(self._number, some.lanes[bad]), detail=detail)
+                self._misaligned(some.lanes[bad], detail)
             pieces = tile_pieces(shape, starts[chosen], corner[chosen], shared[chosen])
             extents = np.full(some.count, shape.tile_bytes)
             text = f"the tile is {'×'.join(map(str, reversed(shape.tile)))} {shape.dtype}"

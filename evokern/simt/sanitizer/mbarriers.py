@@ -97,17 +97,18 @@ class Mbarriers:
         self._batch, self._shared, self._copies = batch, copies.shared, copies
         self._order, self._proxy_fences, self._events = order, proxy_fences, events
         self._mbarriers: dict[int, _Mbarrier] = {}
-        self._refused: dict[int, tuple[int, int, MbarrierCall]] = {}
-        """Lane → object, awaited phase or parity, and instruction of its latest wait, if that failed."""
-        self._passed: dict[tuple[int, int], int] = {}
-        """(lane, object) → phases that had ended at the lane's latest wait for a parity."""
+        self._awaited = np.full((3, batch.lanes), -1, np.int64)
+        """Object (-1 for none), phase or parity, and instruction of each lane's latest wait that failed."""
+        self._calls: dict[int, MbarrierCall] = {}
+        self._passed: dict[int, Array] = {}
+        """Object → for each thread of its cluster, the phases that had ended at its latest wait for a parity."""
         self._repeated: dict[int, tuple[int, int]] = {}
         """Object → instruction and lane of a wait for a parity that ended although no phase had ended since."""
 
     def load(self) -> None:
         """Reset the state for new blocks."""
         self._mbarriers.clear()
-        self._refused.clear()
+        self._awaited[0] = -1
         self._passed.clear()
         self._repeated.clear()
 
@@ -145,18 +146,20 @@ class Mbarriers:
         for one in self._mbarriers.values():
             one.published |= bool(active.mask[one.lane])
 
-    def _of(self, place: int, lane: int, number: int) -> _Mbarrier:
+    def _of(self, place: int, lanes: Array, number: int) -> _Mbarrier:
         known = self._mbarriers.get(place)
         if known is None:
             detail = "This barrier object was never initialised, or is no longer valid"
-            self._report("uninitialised", number, lane, place, detail)
-            known = self._mbarriers[place] = _Mbarrier(expected=1, pending=1, lane=lane)
-        elif self._order is not None and known.lane != lane and not known.published:
-            thread = np.array([known.lane % self._order.width])
-            if int(self._order.seen(np.array([lane]), thread)[0]) <= known.stamp:
-                detail = f"Its initialisation by {self._batch.describe_thread(lane, int(thread[0]))} may come later"
-                apart = known.lane >> 5 != lane >> 5
-                self._report("shared_race", number, lane, place, detail, ERROR if apart else WARNING)
+            self._report("uninitialised", number, int(lanes[0]), place, detail)
+            known = self._mbarriers[place] = _Mbarrier(expected=1, pending=1, lane=int(lanes[0]))
+        elif self._order is not None and not known.published:
+            thread = known.lane % self._order.width
+            early = lanes[self._order.seen(lanes, np.full(lanes.size, thread)) <= known.stamp]
+            early = early[early != known.lane]
+            if early.size:
+                apart = bool((early >> 5 != known.lane >> 5).any())
+                detail = f"Its initialisation by {self._batch.describe_thread(int(early[0]), thread)} may come later"
+                self._report("shared_race", number, int(early[-1]), place, detail, ERROR if apart else WARNING)
                 known.published = apart  # One finding is enough.
         return known
 
@@ -178,7 +181,7 @@ class Mbarriers:
         arrived: dict[int, list[int]] = {}
         ended: set[tuple[int, int]] = set()
         for at, (place, lane) in enumerate(zip(index.tolist(), sound.lanes.tolist(), strict=True)):
-            barrier = self._of(place, lane, call.number)
+            barrier = self._of(place, sound.lanes[at : at + 1], call.number)
             if barrier.pending < int(counts[at]):
                 self._land(place, barrier)
             self._check_count(barrier, int(counts[at]), call.number, (lane, place), (place, lane >> 5) in ended)
@@ -229,14 +232,14 @@ class Mbarriers:
         if sound is None:
             return
         for place, lane, size in zip(index, sound.lanes, np.broadcast_to(amount, index.shape), strict=True):
-            barrier = self._of(int(place), int(lane), call.number)
+            barrier = self._of(int(place), np.array([lane]), call.number)
             barrier.announce(call.number, int(size))
             if barrier.settle(self._step):
                 self._complete(int(place), int(lane), [])
 
     def expects_copy(self, lane: int, place: int, number: int) -> None:
         """Check the object at which a copy of a lane will arrive."""
-        barrier = self._of(place, lane, number)
+        barrier = self._of(place, np.array([lane]), number)
         if (
             self._order is not None
             and not barrier.published
@@ -269,64 +272,76 @@ class Mbarriers:
         if sound is None:
             return result
         token = np.broadcast_to(token, (active.count,))
-        for at, (place, lane) in enumerate(zip(index.tolist(), sound.lanes.tolist(), strict=True)):
-            barrier = self._of(place, lane, call.number)
-            result[at] = _ended(barrier, call, int(token[at]))
-            if not result[at] and self._copies.arriving.get(place):
+        for place in np.unique(index).tolist():
+            mine = np.flatnonzero(index == place)
+            lanes = sound.lanes[mine]
+            barrier = self._of(place, lanes, call.number)
+            ended = _ended(barrier, call, token[mine])
+            if not ended.all() and self._copies.arriving.get(place):
                 self._land(place, barrier)
-                result[at] = _ended(barrier, call, int(token[at]))
-            if result[at]:
-                self._refused.pop(lane, None)
-                if call.parity and self._passed.get((lane, place)) == barrier.phase:
-                    self._repeated.setdefault(place, (call.number, lane))
-                self._passed[lane, place] = barrier.phase
-            else:
-                self._refused[lane] = place, int(token[at]), call
+                ended |= _ended(barrier, call, token[mine])
+            result[mine] = ended
+            self._note(place, lanes, (ended, token[mine]), call)
         if self._events is not None:
             self._record(self._events, sound.lanes, index, result)
         if self._order is not None and not call.relaxed and result.any():
             self._order.wait(self._batch.restrict(sound, result), index[result], near=call.near)
         return result
 
+    def _note(self, place: int, lanes: Array, found: tuple[Array, Array], call: MbarrierCall) -> None:
+        """Store which lanes still wait for which phases or parities, and waits for a phase that was seen before."""
+        ended, token = found
+        self._awaited[0, lanes], self._awaited[1, lanes] = np.where(ended, -1, place), token
+        self._awaited[2, lanes] = call.number
+        self._calls[call.number] = call
+        if not call.parity or not ended.any():
+            return
+        width = self._batch.geometry.cluster_width
+        passed = self._passed.setdefault(place, np.full(width, -1, np.int32))
+        phase, within = self._mbarriers[place].phase, lanes[ended] % width
+        if place not in self._repeated and (again := passed[within] == phase).any():
+            self._repeated[place] = call.number, int(lanes[ended][again][0])
+        passed[within] = phase
+
     def _record(self, events: EventCounter, lanes: Array, index: Array, ended: Array) -> None:
         """Record which arrivals a wait has seen, for the time model."""
         if not ended.any():
             events.spins.add(events.step)
-        seen: dict[tuple[int, bool], list[int]] = {}
-        for place, lane in zip(index[ended].tolist(), lanes[ended].tolist(), strict=True):
-            seen.setdefault(self._mbarriers[place].ended, []).append(lane)
-        for (event, copied), mine in seen.items():
+        for place in np.unique(index[ended]).tolist():
+            event, copied = self._mbarriers[place].ended
             if event >= 0:
-                events.waited(np.array(mine), event, copied=copied)
+                events.waited(lanes[ended & (index == place)], event, copied=copied)
 
     @property
     def _step(self) -> int:
         return -1 if self._events is None else self._events.step
 
-    def report_stuck(self) -> bool:
-        """Report lanes that wait forever for the end of a phase, and why; return whether there are any."""
-        found: dict[tuple[int, int], list[int]] = {}
-        for lane, (place, _, call) in self._refused.items():
-            if self._batch.live[lane]:
-                found.setdefault((place, call.number), []).append(lane)
+    def report_stuck(self, lane: int) -> bool:
+        """Report lanes that wait forever for the end of a phase, and why, if a lane is among them; return whether."""
+        if self._awaited[0, lane] < 0:
+            return False
+        lanes = np.flatnonzero((self._awaited[0] >= 0) & self._batch.live)
+        found: dict[tuple[int, ...], list[int]] = {}
+        for lane in lanes[np.isin(self._awaited[0, lanes], list(self._mbarriers))].tolist():
+            found.setdefault(tuple(self._awaited[:, lane].tolist()), []).append(lane)
         for place, (number, lane) in self._repeated.items() if found else ():
             detail = "This wait awaits a phase that the thread has already seen: the parity must change with each phase"
             self._report("deadlock", number, lane, place, detail)
-        for (place, number), lanes in found.items():
-            barrier, (_, token, call) = self._mbarriers[place], self._refused[lanes[0]]
+        for (place, token, number), waiting in found.items():
+            barrier, call = self._mbarriers[place], self._calls[number]
             self._report_bytes(place, barrier)
             awaited = f"the end of a phase of parity {token & 1}" if call.parity else f"the end of phase {token}"
             missing = f"{barrier.pending} of {barrier.expected} arrivals are missing in phase {barrier.phase}"
-            if barrier.pending == 0:
-                missing = f"all threads have arrived in phase {barrier.phase}, but {abs(barrier.bytes)} bytes are " + (
+            if barrier.pending <= 0:
+                missing = f"all threads have arrived in phase {barrier.phase} and {abs(barrier.bytes)} bytes are " + (
                     "missing" if barrier.bytes > 0 else "too many"
                 )
             elif barrier.pending == barrier.expected and not barrier.bytes:
                 missing = f"no thread arrives in phase {barrier.phase}, of parity {barrier.phase & 1}"
                 missing += f"; a wait for parity {token & 1 ^ 1} would end" if call.parity and barrier.phase else ""
-            detail = f"{len(lanes)} threads wait for {awaited} of a barrier object, but {missing}"
+            detail = f"{len(waiting)} threads wait for {awaited} of a barrier object, but {missing}"
             access = self._shared.place_of(place * 8)
-            self._batch.report("deadlock", Occurrence(number, lanes[0], len(lanes)), access, detail=detail)
+            self._batch.report("deadlock", Occurrence(number, waiting[0], len(waiting)), access, detail=detail)
         return bool(found)
 
     def _report_bytes(self, place: int, barrier: _Mbarrier) -> None:
@@ -347,5 +362,6 @@ class Mbarriers:
         self._copies.finish()
 
 
-def _ended(barrier: _Mbarrier, call: MbarrierCall, token: int) -> bool:
-    return (barrier.phase & 1) != (token & 1) if call.parity else barrier.phase > token
+def _ended(barrier: _Mbarrier, call: MbarrierCall, token: Array) -> Array:
+    found: Array = (token & 1) != (barrier.phase & 1) if call.parity else token < barrier.phase
+    return found

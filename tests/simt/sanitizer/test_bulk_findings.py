@@ -251,6 +251,60 @@ CASES: dict[str, Case] = {
 """Name → body, kind of the finding, text of its line, part of what it says, launch."""
 
 
+LIBRARY = r"""
+#include <cuda/barrier>
+#include <cuda/ptx>
+namespace ptx = cuda::ptx;
+using barrier = cuda::barrier<cuda::thread_scope_block>;
+extern "C" __global__ void kernel(float* out, const float* in) {
+  __shared__ alignas(128) float tile[1024];
+  #pragma nv_diag_suppress static_var_with_dynamic_init
+  __shared__ barrier bar;
+  if (threadIdx.x == 0) { init(&bar, blockDim.x); ptx::fence_proxy_async(ptx::space_shared); }
+  __syncthreads();
+  barrier::arrival_token token;
+  if (threadIdx.x == 0) {
+    cuda::memcpy_async(tile, in + blockIdx.x * 1024, cuda::aligned_size_t<16>(sizeof(tile)), bar);
+    token = cuda::device::barrier_arrive_tx(bar, 1, 0);
+  } else token = bar.arrive();
+  bar.wait(std::move(token));
+  for (int i = threadIdx.x; i < 1024; i += blockDim.x) tile[i] += 1;
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    ptx::cp_async_bulk(ptx::space_global, ptx::space_shared, out + blockIdx.x * 1024, tile, sizeof(tile));
+    ptx::cp_async_bulk_commit_group();
+    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
+  }
+}
+"""
+RIGHT: dict[str, tuple[str, dict[str, object]]] = {
+    "bytes_before_arrival": (one('if (t == 0) { PTX("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;", '
+                                 '"r"(at(full)), "r"(1024)); load(tile[0], in, 1024, full); arrive(full); } '
+                                 "wait(full, 0);"), PLAIN),
+    "generic_address": (one(f'{ISSUE} PTX("{{ .reg .pred P; W: mbarrier.try_wait.parity.b64 P, [%0], %1, 1000000; @P '
+                            'bra D; bra W; D: }", "l"(full), "r"(0));'), PLAIN),
+    "rows_by_lanes": (one("if (t == 0) expect(full, 1024); __syncwarp(); if (t < 32) load(tile[0] + 8 * t, in + 8 * t,"
+                          " 32, full); wait(full, 0);"), PLAIN),
+    "sizes_by_block": (one("const int k = 4 * (block % 5); if (t == 0) { expect(full, 1024); load(tile[0], in, 512 + 4 "
+                           "* k, full); load(tile[0] + 128 + k, in + 128 + k, 512 - 4 * k, full); } wait(full, 0);"),
+                       {"grid": 7}),
+    "threads_leave": (one(f"if (block == 1 && t >= 256) return; {ISSUE} wait(full, 0);"), {"grid": 3}),
+    "through_both_proxies": (one(f"{ISSUE} wait(full, 0); if (t < 256) tile[1][t] = tile[0][t]; PROXY_FENCE; "
+                                 "__syncthreads(); if (t == 0) { save2(to, 0, 32 * block, tile[1]); COMMIT; DRAIN; }"),
+                             PLAIN),
+    "vectors_to_another_block": ("""if (t == 0) { init(full, 1); BAR_FENCE; expect(full, 1024); }
+MEET
+if (t < 64) { const float4 v = *(const float4*)(in + 4 * t);
+  PTX("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];",
+      "r"(there(&tile[0][4 * t], rank ^ 1)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(there(full, rank ^ 1))); }
+wait(full, 0);
+if (t < 256) out[t + (rank ? -1024 : 1024)] = tile[0][t];
+MEET""", {"grid": 4, "cluster": 2}),
+}  # fmt: skip
+"""Name → body of a right kernel, launch."""
+
+
 def run(
     body: str, *, fixed: bool, threads: int = 288, grid: int = 2, cluster: int = 1
 ) -> tuple[simt.LaunchResult, bool]:
@@ -280,3 +334,21 @@ def test_findings(name: str) -> None:
     assert any(one[0] == kind and text in one[1] and told in one[2] for one in found), found
     result, copied = run(body, fixed=True, **launch)  # type: ignore[arg-type]
     assert (result.findings, result.completed, copied) == ((), True, True)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_kernels(name: str) -> None:
+    """Other right uses of the same instructions leave nothing to report."""
+    body, launch = RIGHT[name]
+    result, copied = run(body, fixed=True, **launch)  # type: ignore[arg-type]
+    assert (result.findings, result.completed, copied) == ((), True, True)
+
+
+def test_barriers_of_the_standard_library() -> None:
+    """A tile through ``cuda::barrier`` and ``cuda::ptx`` is right and clean."""
+    memory, data = simt.Memory(), np.random.default_rng(4).random(4096).astype(np.float32)
+    given, out = memory.allocate("in", data, writable=False), memory.allocate("out", np.zeros_like(data))
+    spec = simt.LaunchSpec("kernel", (4, 1, 1), (128, 1, 1))
+    result = simt.launch(module_of(LIBRARY, ("-std=c++17",), "compute_90a"), spec, [out, given], memory)
+    assert (result.findings, result.completed) == ((), True)
+    np.testing.assert_array_equal(out.read(), data + 1)
