@@ -42,7 +42,7 @@ def bind_bulk_copy(i: Instruction, b: Binder) -> Action:
             raise Unsupported(f"{i.name} with a register operand")
         most = int(operand.value)
         return lambda: state.bulk.wait(active_of(), most)
-    if i.has("reduce", "im2col", "gather4", "scatter4", "im2col_no_offs") or any("im2col" in w for w in i.modifiers):
+    if i.has("reduce") or any(word.startswith(("im2col", "tile::")) for word in i.modifiers):
         raise Unsupported(f"{i.name}")
     if i.has("bulk_group"):
         return _bind_store(i, b)
@@ -112,9 +112,8 @@ class _Shape:
             groups.setdefault(None if found is None or found[0].rank != rank else found[0], []).append(place)
             starts[place] = 0 if found is None else found[1]
         shared = self._shared(active)
-        corner = np.stack([np.broadcast_to(active.pick(row), (active.count,)) for row in self._corner], 1).astype(
-            np.int64
-        )
+        rows = [np.broadcast_to(active.pick(row), (active.count,)) for row in self._corner]
+        corner = np.stack(rows, 1).astype(np.int64)
         parts = []
         for shape, members in groups.items():
             chosen = np.zeros(active.count, np.bool_)
@@ -127,7 +126,10 @@ class _Shape:
                 state.batch.report("tensor_map", Occurrence.of(self._number, some.lanes), detail=detail)
                 continue
             if SWIZZLES[shape.swizzle] > shape.box[0] * shape.element_bytes:
-                detail = f"rows of {shape.box[0] * shape.element_bytes} bytes with swizzle {shape.swizzle}"
+                inner = shape.box[0] * shape.element_bytes
+                detail = (
+                    f"a tile with rows of {inner} bytes and swizzle {shape.swizzle} is not supported: fill the span"
+                )
                 raise state.batch.program.refuse(state.batch.program.instructions[self._number], detail)
             bad = (shared[chosen] & np.uint64(SWIZZLED_ALIGNMENT - 1)) != 0
             if bad.any():

@@ -256,18 +256,7 @@ class Clocks:
                 continue
             when = start + issued
             issued += 1.0
-            if step.kind in (
-                "shared",
-                "global",
-                "local",
-                "store",
-                "async",
-                "bulk",
-                "wait",
-                "commit",
-                "fence",
-                "barrier",
-            ):
+            if step.kind in ("shared", "global", "local", "store", "async", "wait", "commit", "fence", "barrier"):
                 when = np.maximum(when, ordered)
             if step.kind in _PRODUCTS:
                 when = self._product(step, at, when)
