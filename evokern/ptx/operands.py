@@ -13,7 +13,7 @@ def registers_of(operand: Operand | None) -> list[str]:
     if isinstance(operand, Register):
         return [operand.name]
     if isinstance(operand, Address):
-        return registers_of(operand.base)
+        return registers_of(operand.base) + registers_of(operand.coordinates)
     if isinstance(operand, Vector):
         return [name for item in operand.items for name in registers_of(item)]
     if isinstance(operand, Pair):

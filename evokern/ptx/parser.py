@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from evokern.compile.launch_attributes import read_directives
 from evokern.errors import SourceError
@@ -50,6 +51,8 @@ class Parser:
         self.target = ""
         self.version = ""
         self._scopes: list[dict[str, str]] = []
+        self._labels: list[tuple[int, dict[str, str]]] = []
+        """For each scope, its first instruction, and its labels with their names in the function."""
         self._scope_count = 0
         self._function: Function | None = None
         self._location = -1
@@ -142,7 +145,10 @@ class Parser:
             label, rest = match[1], piece[match.end() :]
             if rest.startswith((".branchtargets", ".calltargets", ".callprototype")):
                 return f"{label}: {rest}"
-            self._function.labels[label] = len(self._function.instructions)
+            name = f"{label}@{self._line}.{len(self._function.instructions)}" if self._labels else label
+            if self._labels:
+                self._labels[-1][1][label] = name
+            self._function.labels[name] = len(self._function.instructions)
             piece = rest
             match = _LABEL.match(piece)
         return piece
@@ -150,15 +156,31 @@ class Parser:
     def _open_scope(self) -> None:
         self._scope_count += 1
         self._scopes.append({})
+        self._labels.append((len(self._function.instructions) if self._function is not None else 0, {}))
 
     def _close_scope(self) -> None:
         if self._scopes:
             self._scopes.pop()
             self._operands.clear()
+            self._rename_labels(*self._labels.pop())
         elif self._function is not None:
             self._function = None
         else:
             raise SourceError(f"PTX line {self._line}: closing brace without an opening brace")
+
+    def _rename_labels(self, first: int, names: dict[str, str]) -> None:
+        """Let the branches of a scope that ends lead to its own labels, which hide those outside it."""
+        if self._function is None or not names:
+            return
+        instructions = self._function.instructions
+        for at in range(first, len(instructions)):
+            operands = instructions[at].operands
+            if any(isinstance(item, Symbol) and item.name in names for item in operands):
+                renamed = (
+                    Symbol(names.get(item.name, item.name), item.offset) if isinstance(item, Symbol) else item
+                    for item in operands
+                )
+                instructions[at] = replace(instructions[at], operands=tuple(renamed))
 
     def _statement(self, text: str) -> None:
         if not text:
@@ -409,7 +431,12 @@ class Parser:
 
     def _address(self, text: str) -> Operand:
         if "," in text:
-            return Symbol(f"[{text}]", 0)  # Texture or tensor coordinates; an entry that uses them is rejected later.
+            base, _, inside = (part.strip() for part in text.partition(","))
+            if inside[:1] != "{" or inside.find("}") < len(inside) - 1:
+                return Symbol(f"[{text}]", 0)  # Coordinates of a texture; an entry that uses them is rejected later.
+            address, coordinates = self._address(base), self._operand(inside)
+            assert isinstance(address, Address) and isinstance(coordinates, Vector)
+            return Address(address.base, address.offset, coordinates)
         match = re.match(r"([%A-Za-z_$][\w$.]*)\s*(?:([+-])\s*(-?\w+))?$", text)
         if match is None:
             number = read_integer(text)

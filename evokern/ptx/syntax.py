@@ -55,6 +55,8 @@ class Address:
     """Register or variable; None for an absolute address."""
     offset: int
     """Bytes."""
+    coordinates: Vector | None = None
+    """Coordinates in a tensor, for operands ``[map, {x, y}]``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,3 +100,20 @@ class Active:
             row[...] = values
         else:
             row[self.lanes] = values
+
+
+class Repeated(Active):
+    """Lanes that access several elements each, with one entry per element."""
+
+    __slots__ = ()
+
+    def __init__(self, active: Active, owner: Array) -> None:
+        """Repeat lanes.
+
+        Args:
+            active: the lanes.
+            owner: for each element, the position of its lane among them.
+        """
+        super().__init__(active.mask, owner.size, active.mask.size)
+        self.all = self.full = False
+        self._lanes = active.lanes[owner]

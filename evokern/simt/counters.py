@@ -20,6 +20,20 @@ SECTOR = 32
 
 
 @dataclass(frozen=True, slots=True)
+class BarrierWait:
+    """End of a wait at barrier objects."""
+
+    step: int
+    """Index of the step in which the warps saw the end of a phase."""
+    warps: Array
+    """The warps."""
+    event: int
+    """Index of the step in which the last arrival or copy of that phase was issued."""
+    copied: bool
+    """Whether that was a copy."""
+
+
+@dataclass(frozen=True)
 class BatchRecord:
     """Order in which one batch of blocks ran its segments."""
 
@@ -27,6 +41,10 @@ class BatchRecord:
     """Warps of the batch, block after block."""
     steps: tuple[tuple[int, Array | None], ...]
     """(segment, bool per warp that ran it); None for all warps."""
+    waits: tuple[BarrierWait, ...] = ()
+    """Waits at barrier objects that ended."""
+    spins: frozenset[int] = frozenset()
+    """Steps in which every warp found the phase of its barrier object unfinished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from evokern.ptx.matrix_shapes import matrix_name, operations_of
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.counters import SECTOR, BatchRecord, Counters
+from evokern.simt.counters import SECTOR, BarrierWait, BatchRecord, Counters
 from evokern.simt.settings import Bound
 
 _PENDING = 1 << 20
@@ -127,10 +127,21 @@ class EventCounter:
         self._batch, self._bound = batch, bound
         self.tally = tally
         self.steps: list[tuple[int, Array | None]] = []
+        self.waits: list[BarrierWait] = []
+        self.spins: set[int] = set()
 
     def load(self) -> None:
         """Prepare to count for new blocks."""
-        self.steps = []
+        self.steps, self.waits, self.spins = [], [], set()
+
+    @property
+    def step(self) -> int:
+        """Index of the current step."""
+        return len(self.steps) - 1
+
+    def waited(self, lanes: Array, event: int, *, copied: bool) -> None:
+        """Record that lanes saw the end of a phase whose last arrival or copy was issued in an earlier step."""
+        self.waits.append(BarrierWait(self.step, np.unique(lanes >> 5), event, copied))
 
     def segment(self, number: int, active: Active) -> None:
         """Record that these lanes now run a segment."""
@@ -138,7 +149,9 @@ class EventCounter:
 
     def finish(self) -> None:
         """Add the machine's counts per segment; call this once per batch, after its blocks have run."""
-        self.tally.record.append(BatchRecord(self._batch.lanes // 32, tuple(self.steps)))
+        self.tally.record.append(
+            BatchRecord(self._batch.lanes // 32, tuple(self.steps), tuple(self.waits), frozenset(self.spins))
+        )
         self.add_up()
 
     def add_up(self) -> None:

@@ -25,6 +25,7 @@ from evokern.simt.exact.plane import ShadowPlane
 from evokern.simt.exact.rules import bind_rules
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
+from evokern.simt.memory.bulk_copies import BulkCopies
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.operations.control import bind_control
@@ -43,7 +44,7 @@ from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
 from evokern.simt.settings import LEAST_WARPS, Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.state import MachineState
-from evokern.simt.warpgroup import WarpgroupProducts
+from evokern.simt.warpgroup import RegisterCounts, WarpgroupProducts
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ class Machine:
         shared = SharedSpace(batch, inputs.dynamic_shared, order)
         globals_ = GlobalSpace(batch, memory, global_shadow, order)
         proxy_fences = ProxyFences(batch, shared.shadow)
+        events = EventCounter(batch, tally, self.bound) if tally is not None else None
+        bulk = BulkCopies(batch, shared, globals_, proxy_fences)
         self.state = MachineState(
             batch=batch,
             schedule=schedule,
@@ -121,10 +124,12 @@ class Machine:
             barriers=Barriers(batch, schedule, order),
             cluster_barrier=ClusterBarrier(batch, schedule, order, shared.lifetime, global_shadow),
             copies=AsyncCopies(batch, shared, globals_),
+            bulk=bulk,
             products=WarpgroupProducts(batch, shared, proxy_fences),
             proxy_fences=proxy_fences,
-            mbarriers=Mbarriers(batch, shared, order),
-            events=EventCounter(batch, tally, self.bound) if tally is not None else None,
+            mbarriers=Mbarriers(batch, bulk, proxy_fences, order, events),
+            register_counts=RegisterCounts(batch),
+            events=events,
             paths=PathRecorder(batch) if options.record_paths else None,
         )
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
@@ -230,11 +235,13 @@ class Machine:
             while True:
                 if schedule.groups:
                     self._execute(*schedule.pop())
-                elif not reconvergence.retry() and not reconvergence.force():
+                elif not (reconvergence.retry() or self.state.barriers.release_partial() or reconvergence.force()):
                     break
         self.state.barriers.report_stuck()
         self.state.cluster_barrier.report_stuck()
         self.state.copies.finish()
+        self.state.mbarriers.finish()
+        self.state.register_counts.finish()
         self.state.products.finish()
 
     def _execute(self, key: int, active: Active, burst: int) -> None:

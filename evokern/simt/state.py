@@ -11,6 +11,7 @@ from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.control_flow.paths import PathRecorder
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import Memory
+from evokern.simt.memory.bulk_copies import BulkCopies
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.sanitizer.async_copies import AsyncCopies
@@ -20,7 +21,7 @@ from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import CallStack, Schedule
 from evokern.simt.specials import Specials
-from evokern.simt.warpgroup import WarpgroupProducts
+from evokern.simt.warpgroup import RegisterCounts, WarpgroupProducts
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -55,12 +56,16 @@ class MachineState:
     """Barriers of clusters."""
     copies: AsyncCopies
     """Pending asynchronous copies."""
+    bulk: BulkCopies
+    """Bulk copies in flight."""
     products: WarpgroupProducts
     """Pending products of warpgroups."""
     proxy_fences: ProxyFences
     """Fences between proxies."""
     mbarriers: Mbarriers
     """Mbarriers in shared memory."""
+    register_counts: RegisterCounts
+    """Registers of each warp, which ``setmaxnreg`` changes."""
     events: EventCounter | None
     """Counters of events; None without counting."""
     paths: PathRecorder | None
@@ -81,9 +86,11 @@ class MachineState:
         self.barriers.load()
         self.cluster_barrier.load()
         self.copies.load()
+        self.bulk.load()
         self.products.load()
         self.proxy_fences.load()
         self.mbarriers.load()
+        self.register_counts.load()
         if self.events is not None:
             self.events.load()
         if self.paths is not None:

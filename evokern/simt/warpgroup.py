@@ -1,4 +1,4 @@
-"""Pending products of warpgroups: `wgmma.mma_async` instructions from issue to wait.
+"""Pending products of warpgroups (`wgmma.mma_async` from issue to wait), and the registers of warpgroups.
 
 The machine computes a product when it is issued. At that time it checks the reads from shared memory like any other
 read. It checks them again when the group is waited for: a write in between is a finding, and later writers must be
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -20,6 +21,11 @@ from evokern.simt.matrix.wgmma import WARPS
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.wgmma_hazards import WgmmaHazards
+
+SM_REGISTERS = 65_536
+"""Registers of an SM (CUDA Programming Guide, "Technical Specifications per Compute Capability", 9.0)."""
+REGISTER_UNIT = 8
+"""Registers per thread are allocated in units of 8."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +109,7 @@ class WarpgroupProducts:
             return
         limit = np.where(active.mask, self.committed - most, -1)
         self.hazards.finished = np.maximum(self.hazards.finished, limit)
+        limit = self._of_warpgroups(limit)
         kept = []
         for product in self.pending:
             ready = product.group < limit[product.active.lanes]
@@ -113,7 +120,21 @@ class WarpgroupProducts:
                 kept.append(self._some(product, ~ready))
             else:
                 kept.append(product)
+        if len(kept) < len(self.pending) and self._shared.order is not None:
+            self._shared.order.warpgroups(active)
         self.pending = kept
+
+    def _of_warpgroups(self, limit: Array) -> Array:
+        """Return, for each lane, the most groups that a lane of its warpgroup has waited for.
+
+        All warps of a warpgroup compute a product together, so its reads end for all of them at once.
+        """
+        width = self._batch.geometry.width
+        whole = width // (32 * WARPS) * 32 * WARPS
+        groups = limit.reshape(-1, width)[:, :whole].reshape(-1, 32 * WARPS)
+        found = limit.copy()
+        found.reshape(-1, width)[:, :whole] = np.repeat(groups.max(1), 32 * WARPS).reshape(-1, whole)
+        return found
 
     def _some(self, product: _Product, which: Array) -> _Product:
         active = self._batch.restrict(product.active, which)
@@ -145,3 +166,68 @@ class WarpgroupProducts:
             lane = (block * warps + warp) * 32
             detail = "The four warps of the warpgroup do not issue the same number of wgmma instructions"
             self._batch.report("barrier_divergence", Occurrence(self.last, lane), detail=detail)
+
+
+class RegisterCounts:
+    """Registers per thread of each warp in a batch, which ``setmaxnreg`` moves between warpgroups (PTX ISA 9.7.19.5).
+
+    A block owns the registers that its launch allocates. A warpgroup that releases registers makes them available to
+    those that request more. A request waits until there are enough, so requests for more than the block has never end.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._start = _at_launch(batch)
+        self._counts = np.zeros(batch.lanes // 32, np.int64)
+        self._number = -1
+
+    def load(self) -> None:
+        """Reset the counts for new blocks."""
+        self._counts.fill(self._start)
+        self._number = -1
+
+    def change(self, active: Active, wanted: int, number: int, *, more: bool) -> None:
+        """Record that warps release registers or request more."""
+        if not self._batch.options.sanitize or not active.count or not self._start:
+            return  # Without a limit at launch, the assembler ignores the instruction and says so.
+        warps = np.unique(active.lanes >> 5)
+        wrong = warps[self._counts[warps] > wanted if more else self._counts[warps] < wanted]
+        if wrong.size:
+            has, act = int(self._counts[wrong[0]]), "requests" if more else "releases all but"
+            detail = f"A warp with {has} registers per thread {act} {wanted}"
+            self._batch.report("registers", Occurrence(number, int(wrong[0]) * 32, 32 * wrong.size), detail=detail)
+        self._counts[warps] = wanted
+        if more or self._number < 0:
+            self._number = number
+
+    def finish(self) -> None:
+        """Report blocks whose warps hold more registers than the launch allocates, and divided warpgroups."""
+        if self._number < 0:
+            return
+        each = self._batch.geometry.width // 32
+        of_blocks = self._counts.reshape(-1, each)
+        over = np.flatnonzero(of_blocks.sum(1) > self._start * each)
+        whole = of_blocks[:, : each // WARPS * WARPS].reshape(of_blocks.shape[0], -1, WARPS)
+        split = np.flatnonzero((whole.min(2) != whole.max(2)).any(1))
+        has = f"the launch allocates {self._start} for each of {each} warps"
+        for blocks, what in (
+            (over, f"Warps hold {'{:,}'} registers, but {has}: {self._start * each * 32:,}"),
+            (split, "The four warps of a warpgroup do not execute the same setmaxnreg"),
+        ):
+            if blocks.size:
+                total = int(of_blocks[blocks[0]].sum()) * 32
+                at = Occurrence(self._number, int(blocks[0]) * each * 32, blocks.size)
+                self._batch.report("registers", at, detail=what.format(total))
+
+
+def _at_launch(batch: Batch) -> int:
+    """Return the registers per thread that a launch allocates; 0 if the kernel sets no limit."""
+    directives = batch.program.entry.directives
+    if limit := directives.get("maxnreg"):
+        return -(-limit[0] // REGISTER_UNIT) * REGISTER_UNIT
+    threads = directives.get("reqntid") or directives.get("maxntid")
+    blocks = directives.get("minnctapersm")
+    if not threads or not blocks:
+        return 0
+    warps = -(-prod(threads) // 32)
+    return min(SM_REGISTERS // (32 * warps * blocks[0]) // REGISTER_UNIT * REGISTER_UNIT, 256)

@@ -101,9 +101,10 @@ def test_partial_warps() -> None:
     [
         "tcgen05.fence::before_thread_sync;",
         "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [p, {%r1, %r2}];",
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 16, [%r2];",
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;",
+        "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+        "[%r1], [%rd1, {%r1, %r2, %r3}], [%r2], {%rs1};",
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
         "mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {%r1, %r2}, {%r3}, {%r4}, {%r5, %r6};",
         "frobnicate.u32 %r1, %r2;",
         "cvt.rn.e2m1x2.f32 %rs1, %f1, %f2;",
@@ -113,6 +114,13 @@ def test_unsupported_instructions_are_refused(text: str) -> None:
     """What the machine does not execute is refused before any run, quoting the instruction."""
     with pytest.raises(SourceError, match=text.split(".")[0].split()[0]):
         module(f".reg .b32 %r<8>; .reg .b64 %rd<4>; .reg .f32 %f<8>; .reg .b16 %rs<4>;\n{text}").check("k")
+
+
+def test_labels_of_a_scope_hide_those_outside_it() -> None:
+    """Each loop of inline assembly has its own labels, even if another one has the same names."""
+    loop = "{ .reg .pred p; WAIT: add.u32 %r9, %r9, 1; setp.ge.u32 p, %r9, LIMIT; @p bra DONE; bra WAIT; DONE: }"
+    body = "mov.u32 %r9, 0; " + loop.replace("LIMIT", "3") + " " + loop.replace("LIMIT", "7")
+    assert [7] * 32 == list(run(body))
 
 
 def test_refusal_concerns_the_reachable_only() -> None:

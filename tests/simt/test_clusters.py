@@ -263,8 +263,9 @@ def test_some_blocks_bring_their_clusters_along() -> None:
 @pytest.mark.parametrize(
     ("text", "cluster", "told"),
     [
-        ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];", (2, 1, 1), "st.async"),
-        ("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];", (2, 1, 1), "mbarrier.arrive"),
+        ("st.bulk.weak.shared::cta [%r1], %rd1, 0;", (2, 1, 1), "st.bulk"),
+        ("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r1], [%r2], 16, [%r3];", (2, 1, 1),
+         "cp.async.bulk"),
         ("ld.acquire.cluster.global.u32 %r1, [%rd1];", (2, 1, 1), "synchronisation through global memory"),
         ("atom.acq_rel.cta.global.add.u32 %r1, [%rd1], 1;", (2, 1, 1), "synchronisation through global memory"),
         ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",

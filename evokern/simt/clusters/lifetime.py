@@ -92,6 +92,7 @@ class ClusterLifetime:
         self._number[block, mine] = number
         self._place[block, mine] = place
         self._used = True
+        self._order.dirty = True  # An arrival at a barrier object, itself such an access, publishes it.
 
     def _has_seen(self, lanes: Array, block: Array) -> Array:
         """Return whether lanes have seen any access of these blocks' threads since the start."""

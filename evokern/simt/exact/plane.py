@@ -47,6 +47,7 @@ class ShadowPlane:
             "global": in_memory,
             "const": in_memory,
         }
+        state.bulk.mirror = lambda: exact.words, self._shared
         self.copies: list[tuple[Array, Array, Array, Array]] = []
         """Pending copies: lanes, groups, first units in shared memory, words."""
 

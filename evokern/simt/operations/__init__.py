@@ -3,6 +3,7 @@
 from evokern.simt.operations import (  # noqa: F401
     async_ops,
     atomics,
+    bulk_ops,
     cluster_ops,
     compare,
     control,
@@ -10,7 +11,6 @@ from evokern.simt.operations import (  # noqa: F401
     floating,
     integer,
     matrix_ops,
-    mbarrier_ops,
     memory_ops,
     video,
     warp_ops,

@@ -12,6 +12,7 @@ from evokern.simt.arrays import RAW, Action, Active, Array
 from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.memory.global_space import AccessSite
+from evokern.simt.operations.bulk_ops import bind_bulk_copy
 from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
@@ -24,9 +25,9 @@ MOST_SLEEP_NS = 1_000_000
 
 @operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)
 def cp(i: Instruction, b: Binder) -> Action:
-    """Bind all forms of ``cp.async``; bulk and tensor copies are rejected."""
-    if i.has("bulk", "tensor", "reduce"):
-        raise Unsupported(f"bulk and tensor copies ({i.name}) are not supported")
+    """Bind all forms of ``cp.async`` and of bulk copies."""
+    if i.has("bulk", "reduce"):
+        return bind_bulk_copy(i, b)
     state, active_of = b.state, b.active
     if i.has("commit_group"):
         return lambda: state.copies.commit(active_of())
@@ -135,7 +136,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
     """Bind ``cp.async.mbarrier.arrive``; the copies complete at the earliest time at which the barrier may complete."""
     state, active_of = b.state, b.active
     row, offset = address_rows(i.operands[0], b, "shared")
-    call = MbarrierCall(b.pc, offset)
+    call = MbarrierCall(number=b.pc, offset=offset)
     increment = not i.has("noinc")
 
     def run() -> None:
@@ -159,7 +160,9 @@ def fence(i: Instruction, b: Binder) -> Action:
         return lambda: state.proxy_fences.fence(active_of())
 
     within_block = i.has("cta", "cluster")
-    if state.batch.geometry.ranks > 1 and (within_block or i.has("mbarrier_init")):
+    if i.has("mbarrier_init"):
+        return lambda: state.mbarriers.publish(active_of())
+    if state.batch.geometry.ranks > 1 and within_block:
         return _fence_within_cluster(i, b)
 
     def fence_() -> None:
@@ -173,9 +176,9 @@ def fence(i: Instruction, b: Binder) -> Action:
 
 
 def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
-    """Bind a fence in the scope of a block or cluster; a fence only for barrier objects orders no other accesses."""
+    """Bind a fence in the scope of a block or cluster."""
     order, active_of = b.state.order, b.active
-    if order is None or i.has("mbarrier_init") or any(word.startswith("sync_restrict") for word in i.modifiers):
+    if order is None or any(word.startswith("sync_restrict") for word in i.modifiers):
         return lambda: None
     return lambda: order.fence(active_of(), near=i.has("cta"))
 

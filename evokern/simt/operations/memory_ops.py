@@ -6,6 +6,7 @@ elements of all lanes in one step. Vectors are gathered whole and then split int
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -16,9 +17,12 @@ from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Regist
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
 from evokern.simt.binder import Binder
+from evokern.simt.memory.buffers import SHARED_WINDOW
+from evokern.simt.memory.bulk_copies import Arrival
 from evokern.simt.memory.global_space import AccessSite
-from evokern.simt.operations.spaces import AccessRules, by_state_space, space_accesses, widened
+from evokern.simt.operations.spaces import AccessRules, Values, by_state_space, space_accesses, widened
 from evokern.simt.operations.table import operation
+from evokern.simt.sanitizer.mbarriers import MbarrierCall
 
 _SPACES = ("global", "shared", "local", "const", "param")
 
@@ -66,6 +70,20 @@ def address_rows(operand: Operand, b: Binder, space: str) -> tuple[Array, int]:
     declared = b.type_of(operand.base)
     size = TYPE_BYTES[declared or "b64"]
     return b.src(operand.base, "u32" if size == 4 and space in ("shared", "local") else f"u{8 * size}"), operand.offset
+
+
+def lane_addresses(operand: Operand, b: Binder, space: str) -> Callable[[Active], Array]:
+    """Return a function that computes an address for each active lane; shared addresses lose their window."""
+    row, offset = address_rows(
+        Address(operand.base, operand.offset) if isinstance(operand, Address) else operand, b, space
+    )
+    window = np.uint64(SHARED_WINDOW if space == "shared" and row.dtype.itemsize == 8 else 0)
+
+    def found(active: Active) -> Array:
+        address = np.broadcast_to(widened(active.pick(row)), (active.count,)) + np.uint64(offset & (1 << 64) - 1)
+        return address - window if window and int(address.min(initial=0)) >= int(window) else address
+
+    return found
 
 
 def _columns(operand: Operand, b: Binder, kind: str, count: int, *, store: bool) -> list[Array]:
@@ -195,7 +213,7 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
 @operation("st", "9.7.9.11", pipe="load_store", kind="effect", results=0)
 def store(i: Instruction, b: Binder) -> Action:
     """Store one element or a vector to any state space."""
-    if i.has("async", "bulk"):
+    if i.has("bulk"):
         raise Unsupported(f"{i.name}")
     space = space_of(i)
     kind, count = access_type(i)
@@ -205,6 +223,8 @@ def store(i: Instruction, b: Binder) -> Action:
     active_of = b.active
     if space == "param":
         return _store_param(i, b, kind, rows)
+    if i.has("async"):
+        return _store_async(i, b, _gathered(rows, size), width)
     row, offset = address_rows(i.operands[0], b, space)
     rules = AccessRules(
         races=not i.has("relaxed", "release", "mmio"),
@@ -214,18 +234,7 @@ def store(i: Instruction, b: Binder) -> Action:
         cluster=reaches_cluster(i),
         block_scope=synchronises_in_block(i, b),
     )
-    plain = np.dtype(DTYPES[f"u{8 * size}"])
-
-    def gather(active: Active) -> Array:
-        if count == 1:
-            values = active.pick(rows[0])
-            return np.repeat(values, active.count) if values.shape[0] != active.count else np.ascontiguousarray(values)
-        block = np.empty((active.count, count), plain)
-        for index, source in enumerate(rows):
-            block[:, index] = active.pick(source)
-        whole: Array = block.view(RAW[width]).reshape(-1)
-        return whole
-
+    gather = _gathered(rows, size)
     if space == "const":
         raise Unsupported("stores to constant memory are not supported")
     reached = by_state_space(b.state.batch, space, space_accesses(b.state, b.pc, width, rules))
@@ -235,6 +244,54 @@ def store(i: Instruction, b: Binder) -> Action:
         if active.count:
             for access, lanes, address in reached(active, active.pick(row)):
                 access.store(lanes, address, offset, gather)
+
+    return run
+
+
+def _gathered(rows: list[Array], size: int) -> Values:
+    """Return a function that joins the elements of each active lane."""
+    count, plain = len(rows), np.dtype(DTYPES[f"u{8 * size}"])
+
+    def gather(active: Active) -> Array:
+        if count == 1:
+            values = active.pick(rows[0])
+            return np.repeat(values, active.count) if values.shape[0] != active.count else np.ascontiguousarray(values)
+        block = np.empty((active.count, count), plain)
+        for index, source in enumerate(rows):
+            block[:, index] = active.pick(source)
+        whole: Array = block.view(RAW[size * count]).reshape(-1)
+        return whole
+
+    return gather
+
+
+def _store_async(i: Instruction, b: Binder, gather: Values, width: int) -> Action:
+    """Bind ``st.async`` (9.7.9.12): stores to the cluster's shared memory, which signal a barrier object there."""
+    state, number, active_of = b.state, b.pc, b.active
+    target, barrier = lane_addresses(i.operands[0], b, "shared"), lane_addresses(i.operands[2], b, "shared")
+    call = MbarrierCall(number=number, cluster=True)
+
+    def run() -> None:
+        active = active_of()
+        if not active.count:
+            return
+        stamp, step = state.bulk.now(), -1 if state.events is None else state.events.step
+        sound, index, _ = state.shared.locate(active, target(active), 0, width, number, cluster=True)
+        found, places = state.mbarriers.locate(active, barrier(active), call)
+        if sound is active and found is active:
+            values = gather(active).view(RAW[width])
+            for at, lane in enumerate(active.lanes.tolist()):
+                arrival = Arrival(
+                    lane=lane,
+                    index=index[at : at + 1],
+                    data=values[at : at + 1],
+                    number=number,
+                    stamp=stamp,
+                    width=width,
+                    step=step,
+                )
+                state.bulk.issue(arrival, int(places[at]))
+        state.bulk.issued()
 
     return run
 
@@ -261,8 +318,6 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
 @operation("prefetch prefetchu applypriority discard", "9.7.9.15-17", pipe="load_store", results=0)
 def prefetch(i: Instruction, b: Binder) -> Action:
     """Bind cache hints, which have no effect on results."""
-    if i.has("tensormap"):
-        raise Unsupported("tensor maps")
 
     def run() -> None:
         return None

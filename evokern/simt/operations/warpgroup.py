@@ -56,12 +56,9 @@ def wgmma(i: Instruction, b: Binder) -> Action:
 def setmaxnreg(i: Instruction, b: Binder) -> Action:
     """Bind ``setmaxnreg``, with which warps release or request registers; it has no effect on results."""
     _check_target(i, b)
-    _literal(i.operands[0], range(24, 257, 8), i)
-
-    def run() -> None:
-        return None
-
-    return run
+    wanted = _literal(i.operands[0], range(24, 257, 8), i)
+    state, active_of, number, more = b.state, b.active, b.pc, i.has("inc")
+    return lambda: state.register_counts.change(active_of(), wanted, number, more=more)
 
 
 def _literal(operand: Operand, legal: range | tuple[int, ...], i: Instruction) -> int:

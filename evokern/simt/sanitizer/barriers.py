@@ -122,12 +122,22 @@ class Barriers:
             if identity in self._ids:
                 self._release(identity, self._ids[identity])
 
-    def _release(self, identity: int, barrier: _Barrier) -> None:
+    def release_partial(self) -> bool:
+        """Count warps with only some lanes at a barrier, once no lane can run; return whether a barrier ended."""
+        waiting = {identity: int(np.count_nonzero(one.arrived)) for identity, one in self._ids.items()}
+        for identity in waiting:
+            self._release(identity, self._ids[identity], partial=True)
+        return waiting != {identity: int(np.count_nonzero(one.arrived)) for identity, one in self._ids.items()}
+
+    def _release(self, identity: int, barrier: _Barrier, *, partial: bool = False) -> None:
         blocks, width = self._batch.geometry.blocks, self._batch.geometry.width
         arrived = barrier.arrived.reshape(blocks, width)
         wanted = barrier.wanted.reshape(blocks, width).max(1, where=arrived, initial=0)
         threads = np.count_nonzero(arrived, axis=1)
-        counted = 32 * np.count_nonzero(arrived.reshape(blocks, -1, 32).any(2), axis=1)
+        warps = barrier.arrived.reshape(blocks, -1, 32)
+        missing = (self._batch.live.reshape(warps.shape) & ~warps).any(2)  # These lanes, on another path, may follow.
+        whole = partial | ~missing
+        counted = 32 * np.count_nonzero(warps.any(2) & whole, axis=1)
         live = np.count_nonzero(self._batch.live.reshape(blocks, width), axis=1)
         done = (threads > 0) & np.where(wanted > 0, counted >= wanted, threads >= live)
         if not done.any():

@@ -28,7 +28,14 @@ HINTS: dict[str, str] = {
     "async_not_waited": "A copy or product may still be running: wait for its group, add a barrier, then use the data.",
     "cluster_lifetime": "A block's shared memory exists only while the block runs: call cluster.sync() before and "
     "after other blocks access it.",
-    "proxy_fence": "wgmma may not see the stored data: add fence.proxy.async after the stores, before the barrier.",
+    "proxy_fence": "wgmma and bulk copies may not see the stored data: add fence.proxy.async after the stores, before "
+    "the barrier.",
+    "transaction_bytes": "The bytes of expect_tx must be those of all copies to the barrier object in that phase: "
+    "compute both from the same tile.",
+    "barrier_arrivals": "More threads arrive than mbarrier.init announces: let one elected lane arrive, or raise the "
+    "count.",
+    "tensor_map": "The map is not the one that this copy needs: check the argument, its rank and __grid_constant__.",
+    "registers": "setmaxnreg moves registers between warpgroups of a block: what some gain, others must release first.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
     "deadlock": "Threads wait for each other forever: check the barrier ids, the thread counts and the order of waits.",
     "global_race": "Threads access the same global memory without synchronisation: use atomics, a barrier or "

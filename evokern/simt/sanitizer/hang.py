@@ -38,7 +38,7 @@ FIRST_ENOUGH_CHECK = 100_000
 STATE_COMPARISONS = 64
 """Maximum comparisons of the whole state per part."""
 _OWN_SPACES = ("shared", "local", "param", "const")
-_GLOBAL_READS = frozenset({"ld", "ldu", "atom", "cp", "mbarrier", "multimem"})
+_GLOBAL_READS = frozenset({"ld", "ldu", "atom", "cp", "multimem"})
 
 
 class HangDetector:
@@ -94,6 +94,8 @@ class HangDetector:
             self._keep(key, active, burst)
         elif self._lane_comparisons and self._repeats(key, active, burst):
             waits = self._reads_global and self._has_other_batches(active)
+            if not waits and self._machine.mbarriers.report_stuck(int(active.lanes[0])):
+                self._batch.stop()
             self.stop_hung(segment, REPEATS + OUTSIDE * waits, certain=not waits)
 
     def stop_hung(self, segment: Segment, detail: str, *, certain: bool) -> None:
@@ -178,6 +180,7 @@ class HangDetector:
             state.mbarriers.state(),
             committed,
             tuple(map(id, copies.pending)),
+            state.bulk.state(),
         )
 
 

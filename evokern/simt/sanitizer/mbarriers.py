@@ -2,7 +2,7 @@
 
 An object counts arrivals. When the expected arrivals and all announced bytes are complete, its phase ends and the next
 one starts. The simulator stores the objects by address, outside shared memory, because their 8 bytes are opaque to
-programs.
+programs. A bulk copy counts as complete once a thread finds the phase unfinished, and then brings its bytes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
-from evokern.simt.memory.shared_memory import SharedSpace
+from evokern.simt.event_counter import EventCounter
+from evokern.simt.memory.bulk_copies import BulkCopies
+from evokern.simt.sanitizer.findings import ERROR, WARNING
+from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MbarrierCall:
     """An instruction that uses barrier objects."""
 
     number: int
     """The instruction."""
-    offset: int
+    offset: int = 0
     """Bytes to add to addresses."""
     relaxed: bool = False
     """Whether it neither publishes nor acquires accesses."""
@@ -31,9 +34,13 @@ class MbarrierCall:
     """Whether later phases expect one arrival less."""
     parity: bool = False
     """Whether it waits for a parity instead of a token's phase."""
+    cluster: bool = False
+    """Whether the objects may be in other blocks of the cluster."""
+    near: bool = False
+    """Whether its scope is the block, in a cluster of several."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Mbarrier:
     """State of one barrier object."""
 
@@ -41,117 +48,320 @@ class _Mbarrier:
     """Number of arrivals that end a phase."""
     pending: int
     """Arrivals still missing in this phase."""
+    lane: int = 0
+    """The lane that initialised it."""
+    stamp: int = 0
+    """Time stamp of the initialisation."""
+    published: bool = False
+    """Whether ``fence.mbarrier_init`` has published it to the cluster."""
     phase: int = 0
     """Number of phases that have ended."""
     bytes: int = 0
-    """Announced bytes still missing."""
+    """Announced bytes still missing; negative if more have arrived."""
+    announced: tuple[int, int] = (-1, 0)
+    """Latest instruction that announced bytes in this phase, and all bytes that this phase announced."""
+    brought: tuple[int, int, str] = (-1, 0, "")
+    """Latest copy that brought bytes in this phase, all bytes brought in it, and the tile of the copy."""
 
-    def settle(self) -> bool:
+    ended: tuple[int, bool] = (-1, False)
+    """Step of the record in which the last arrival or copy of the latest phase was issued; whether it was a copy."""
+
+    def settle(self, step: int, *, copied: bool = False) -> bool:
         """End the phase if no arrival and no bytes are missing; return whether the phase ended."""
-        if self.pending > 0 or self.bytes > 0:
+        if self.pending > 0 or self.bytes != 0:
             return False
         self.phase += 1
         self.pending = self.expected
-        self.bytes = 0
+        self.ended = step, copied
+        self.announced, self.brought = (-1, 0), (-1, 0, "")
         return True
+
+    def announce(self, number: int, size: int) -> None:
+        """Expect more bytes or, with a negative size, count bytes that have arrived."""
+        self.bytes += size
+        if size > 0:
+            self.announced = number, self.announced[1] + size
 
 
 class Mbarriers:
     """All mbarriers of a batch."""
 
-    def __init__(self, batch: Batch, shared: SharedSpace, order: ThreadOrder | None) -> None:
-        self._batch, self._shared, self._order = batch, shared, order
+    def __init__(
+        self,
+        batch: Batch,
+        copies: BulkCopies,
+        proxy_fences: ProxyFences,
+        order: ThreadOrder | None,
+        events: EventCounter | None,
+    ) -> None:
+        self._batch, self._shared, self._copies = batch, copies.shared, copies
+        self._order, self._proxy_fences, self._events = order, proxy_fences, events
         self._mbarriers: dict[int, _Mbarrier] = {}
+        self._awaited = np.full((3, batch.lanes), -1, np.int64)
+        """Object (-1 for none), phase or parity, and instruction of each lane's latest wait that failed."""
+        self._calls: dict[int, MbarrierCall] = {}
+        self._passed: dict[int, Array] = {}
+        """Object → for each thread of its cluster, the phases that had ended at its latest wait for a parity."""
+        self._repeated: dict[int, tuple[int, int]] = {}
+        """Object → instruction and lane of a wait for a parity that ended although no phase had ended since."""
 
     def load(self) -> None:
         """Reset the state for new blocks."""
         self._mbarriers.clear()
+        self._awaited[0] = -1
+        self._passed.clear()
+        self._repeated.clear()
 
     def state(self) -> dict[int, tuple[int, ...]]:
         """Return the state of every object by address, for comparison."""
         return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._mbarriers.items()}
 
-    def _locate(self, active: Active, address: Array, call: MbarrierCall) -> tuple[Active | None, Array]:
-        sound, index, leaders = self._shared.locate(active, address, call.offset, 8, call.number)
-        if sound is not None and self._shared.shadow is not None:
-            self._shared.shadow.settle(index, 8, leaders)
+    def locate(self, active: Active, address: Array, call: MbarrierCall) -> tuple[Active | None, Array]:
+        """Return the lanes with a valid address of an object, and the objects; see `SharedSpace.locate`."""
+        shared = self._shared
+        if not active.count:
+            return None, address
+        sound, index, leaders = shared.locate(active, address, call.offset, 8, call.number, cluster=call.cluster)
+        if sound is not None and shared.shadow is not None:
+            shared.shadow.settle(index, 8, leaders)
         return sound, index
 
-    def init(self, active: Active, address: Array, call: MbarrierCall, counts: Array) -> None:
-        """Initialise one object per lane and start its phase 0."""
-        sound, index = self._locate(active, address, call)
-        if sound is not None:
-            for place, count in zip(index, np.broadcast_to(counts, index.shape), strict=True):
-                self._mbarriers[int(place)] = _Mbarrier(int(count), int(count))
+    def init(self, active: Active, address: Array, call: MbarrierCall, counts: Array | None) -> None:
+        """Initialise one object per lane and start its phase 0; without counts, end the life of the objects."""
+        sound, index = self.locate(active, address, call)
+        if sound is None:
+            return
+        order, stamp = self._order, 0
+        if order is not None:
+            stamp, order.dirty = order.now, True
+        for at, (place, lane) in enumerate(zip(index.tolist(), sound.lanes.tolist(), strict=True)):
+            if counts is None:
+                self._mbarriers.pop(place, None)
+            else:
+                count = int(counts[min(at, counts.size - 1)])
+                self._mbarriers[place] = _Mbarrier(expected=count, pending=count, lane=lane, stamp=stamp)
 
-    def _of(self, place: int, lane: int, number: int) -> _Mbarrier:
+    def publish(self, active: Active) -> None:
+        """Publish to the cluster the objects that the active lanes have initialised (``fence.mbarrier_init``)."""
+        for one in self._mbarriers.values():
+            one.published |= bool(active.mask[one.lane])
+
+    def _of(self, place: int, lanes: Array, number: int) -> _Mbarrier:
         known = self._mbarriers.get(place)
         if known is None:
-            access = self._shared.place_of(place * 8)
-            detail = "This barrier object was never initialised"
-            self._batch.report("uninitialised", Occurrence(number, lane), access, detail=detail)
-            known = self._mbarriers[place] = _Mbarrier(1, 1)
+            detail = "This barrier object was never initialised, or is no longer valid"
+            self._report("uninitialised", number, int(lanes[0]), place, detail)
+            known = self._mbarriers[place] = _Mbarrier(expected=1, pending=1, lane=int(lanes[0]))
+        elif self._order is not None and not known.published:
+            thread = known.lane % self._order.width
+            early = lanes[self._order.seen(lanes, np.full(lanes.size, thread)) <= known.stamp]
+            early = early[early != known.lane]
+            if early.size:
+                apart = bool((early >> 5 != known.lane >> 5).any())
+                detail = f"Its initialisation by {self._batch.describe_thread(int(early[0]), thread)} may come later"
+                self._report("shared_race", number, int(early[-1]), place, detail, ERROR if apart else WARNING)
+                known.published = apart  # One finding is enough.
         return known
+
+    def _report(self, kind: str, number: int, lane: int, place: int, detail: str, level: str = ERROR) -> None:
+        access = self._shared.place_of(place * 8)
+        self._batch.report(kind, Occurrence(number, lane), access, detail=detail, level=level)
+
+    # ---- arrivals
 
     def arrive(
         self, active: Active, address: Array, call: MbarrierCall, counts: Array, expect: Array | None = None
     ) -> Array:
         """Record the arrivals of lanes, one after another; return the tokens of the phases."""
         tokens = np.zeros(active.count, np.uint64)
-        sound, index = self._locate(active, address, call)
+        sound, index = self.locate(active, address, call)
         if sound is None:
             return tokens
         counts = np.broadcast_to(counts, (active.count,))
         arrived: dict[int, list[int]] = {}
-        for at, (place, lane) in enumerate(zip(index, sound.lanes, strict=True)):
-            barrier = self._of(int(place), int(lane), call.number)
+        ended: set[tuple[int, int]] = set()
+        for at, (place, lane) in enumerate(zip(index.tolist(), sound.lanes.tolist(), strict=True)):
+            barrier = self._of(place, sound.lanes[at : at + 1], call.number)
+            if barrier.pending < int(counts[at]):
+                self._land(place, barrier)
+            self._check_count(barrier, int(counts[at]), call.number, (lane, place), (place, lane >> 5) in ended)
             tokens[at] = barrier.phase
             if not call.relaxed:
-                arrived.setdefault(int(place), []).append(int(lane))
+                arrived.setdefault(place, []).append(lane)
             if expect is not None:
-                barrier.bytes += int(expect[min(at, expect.size - 1)])
+                barrier.announce(call.number, int(expect[min(at, expect.size - 1)]))
             if call.drop:
                 barrier.expected -= 1
             barrier.pending -= int(counts[at])
-            if barrier.settle():
-                self._complete(int(place), int(lane), arrived.pop(int(place), []))
+            if barrier.settle(self._step):
+                ended.add((place, lane >> 5))
+                self._complete(place, lane, arrived.pop(place, []), near=call.near)
         for place, lanes in arrived.items():
-            self._publish(place, lanes)
+            self._publish(place, lanes, near=call.near)
         return tokens
 
-    def _publish(self, place: int, lanes: list[int]) -> None:
-        """Add the knowledge of one block's lanes to that of an object."""
-        if self._order is not None and lanes:
-            width = self._order.width
-            self._order.arrive(lanes[0] // width, np.array(lanes) % width, place)
+    def _check_count(self, barrier: _Mbarrier, count: int, number: int, at: tuple[int, int], again: bool) -> None:
+        """Report an arrival that the phase does not expect."""
+        lane, place = at
+        arrivals = f"{barrier.expected} arrival{'s' * (barrier.expected != 1)} per phase"
+        if again:
+            detail = f"Lanes of one warp end several phases with one instruction: the object expects {arrivals}"
+            self._report("barrier_arrivals", number, lane, place, detail)
+        elif count > barrier.pending:
+            detail = f"{count} more than the {barrier.pending} arrivals that are missing; the object expects {arrivals}"
+            self._report("barrier_arrivals", number, lane, place, detail)
 
-    def _complete(self, place: int, lane: int, lanes: list[int]) -> None:
+    def _publish(self, place: int, lanes: list[int], *, near: bool) -> None:
+        """Add the knowledge of lanes to that of an object, block after block."""
+        if self._order is None:
+            return
+        width, each = self._order.width, self._order.block_width
+        for block in dict.fromkeys(lane // each for lane in lanes):
+            mine = np.array([lane for lane in lanes if lane // each == block])
+            self._order.arrive(int(mine[0]) // width, mine % width, place, near=near)
+
+    def _complete(self, place: int, lane: int, lanes: list[int], *, near: bool = False) -> None:
         """Give waiting threads the knowledge that the phase had when it ended, including its last arrivals."""
-        self._publish(place, lanes)
+        self._publish(place, lanes, near=near)
         if self._order is not None:
             self._order.complete(lane // self._order.width, place)
 
     def expect(self, active: Active, address: Array, call: MbarrierCall, amount: Array) -> None:
         """Announce bytes or, with a negative amount, record the arrival of bytes."""
-        sound, index = self._locate(active, address, call)
+        sound, index = self.locate(active, address, call)
         if sound is None:
             return
         for place, lane, size in zip(index, sound.lanes, np.broadcast_to(amount, index.shape), strict=True):
-            barrier = self._of(int(place), int(lane), call.number)
-            barrier.bytes += int(size)
-            if barrier.settle():
+            barrier = self._of(int(place), np.array([lane]), call.number)
+            barrier.announce(call.number, int(size))
+            if barrier.settle(self._step):
                 self._complete(int(place), int(lane), [])
+
+    def expects_copy(self, lane: int, place: int, number: int) -> None:
+        """Check the object at which a copy of a lane will arrive."""
+        barrier = self._of(place, np.array([lane]), number)
+        if (
+            self._order is not None
+            and not barrier.published
+            and not self._proxy_fences.covers(barrier.lane, barrier.stamp)
+        ):
+            detail = (
+                "No fence.mbarrier_init or fence.proxy.async follows the initialisation of the copy's barrier object"
+            )
+            self._report("proxy_fence", number, lane, place, detail, WARNING)
+            barrier.published = True
+
+    def _land(self, place: int, barrier: _Mbarrier) -> None:
+        """Complete the copies that arrive at an object."""
+        for one in self._copies.arriving.pop(place, ()):
+            self._copies.land(one)
+            size = one.index.size * one.width
+            barrier.announce(one.number, -size)
+            barrier.brought = one.number, barrier.brought[1] + size, one.tile
+            if self._order is not None:
+                self._order.arrive_by_copy(one.lane, place, one.stamp)
+            if barrier.settle(one.step, copied=True):
+                self._complete(place, one.lane, [])
+
+    # ---- waits
 
     def done(self, active: Active, address: Array, call: MbarrierCall, token: Array) -> Array:
         """Return, per lane, whether a phase has ended: a token's phase, or the latest phase with a given parity."""
         result = np.zeros(active.count, np.bool_)
-        sound, index = self._locate(active, address, call)
+        sound, index = self.locate(active, address, call)
         if sound is None:
             return result
         token = np.broadcast_to(token, (active.count,))
-        for at, (place, lane) in enumerate(zip(index, sound.lanes, strict=True)):
-            phase = self._of(int(place), int(lane), call.number).phase
-            result[at] = (phase & 1) != (int(token[at]) & 1) if call.parity else phase > int(token[at])
+        for place in np.unique(index).tolist():
+            mine = np.flatnonzero(index == place)
+            lanes = sound.lanes[mine]
+            barrier = self._of(place, lanes, call.number)
+            ended = _ended(barrier, call, token[mine])
+            if not ended.all() and self._copies.arriving.get(place):
+                self._land(place, barrier)
+                ended |= _ended(barrier, call, token[mine])
+            result[mine] = ended
+            self._note(place, lanes, (ended, token[mine]), call)
+        if self._events is not None:
+            self._record(self._events, sound.lanes, index, result)
         if self._order is not None and not call.relaxed and result.any():
-            self._order.wait(self._batch.restrict(sound, result), index[result])
+            self._order.wait(self._batch.restrict(sound, result), index[result], near=call.near)
         return result
+
+    def _note(self, place: int, lanes: Array, found: tuple[Array, Array], call: MbarrierCall) -> None:
+        """Store which lanes still wait for which phases or parities, and waits for a phase that was seen before."""
+        ended, token = found
+        self._awaited[0, lanes], self._awaited[1, lanes] = np.where(ended, -1, place), token
+        self._awaited[2, lanes] = call.number
+        self._calls[call.number] = call
+        if not call.parity or not ended.any():
+            return
+        width = self._batch.geometry.cluster_width
+        passed = self._passed.setdefault(place, np.full(width, -1, np.int32))
+        phase, within = self._mbarriers[place].phase, lanes[ended] % width
+        if place not in self._repeated and (again := passed[within] == phase).any():
+            self._repeated[place] = call.number, int(lanes[ended][again][0])
+        passed[within] = phase
+
+    def _record(self, events: EventCounter, lanes: Array, index: Array, ended: Array) -> None:
+        """Record which arrivals a wait has seen, for the time model."""
+        if not ended.any():
+            events.spins.add(events.step)
+        for place in np.unique(index[ended]).tolist():
+            event, copied = self._mbarriers[place].ended
+            if event >= 0:
+                events.waited(lanes[ended & (index == place)], event, copied=copied)
+
+    @property
+    def _step(self) -> int:
+        return -1 if self._events is None else self._events.step
+
+    def report_stuck(self, lane: int) -> bool:
+        """Report lanes that wait forever for the end of a phase, and why, if a lane is among them; return whether."""
+        if self._awaited[0, lane] < 0:
+            return False
+        lanes = np.flatnonzero((self._awaited[0] >= 0) & self._batch.live)
+        found: dict[tuple[int, ...], list[int]] = {}
+        for lane in lanes[np.isin(self._awaited[0, lanes], list(self._mbarriers))].tolist():
+            found.setdefault(tuple(self._awaited[:, lane].tolist()), []).append(lane)
+        for place, (number, lane) in self._repeated.items() if found else ():
+            detail = "This wait awaits a phase that the thread has already seen: the parity must change with each phase"
+            self._report("deadlock", number, lane, place, detail)
+        for (place, token, number), waiting in found.items():
+            barrier, call = self._mbarriers[place], self._calls[number]
+            self._report_bytes(place, barrier)
+            awaited = f"the end of a phase of parity {token & 1}" if call.parity else f"the end of phase {token}"
+            missing = f"{barrier.pending} of {barrier.expected} arrivals are missing in phase {barrier.phase}"
+            if barrier.pending <= 0:
+                missing = f"all threads have arrived in phase {barrier.phase} and {abs(barrier.bytes)} bytes are " + (
+                    "missing" if barrier.bytes > 0 else "too many"
+                )
+            elif barrier.pending == barrier.expected and not barrier.bytes:
+                missing = f"no thread arrives in phase {barrier.phase}, of parity {barrier.phase & 1}"
+                missing += f"; a wait for parity {token & 1 ^ 1} would end" if call.parity and barrier.phase else ""
+            detail = f"{len(waiting)} threads wait for {awaited} of a barrier object, but {missing}"
+            access = self._shared.place_of(place * 8)
+            self._batch.report("deadlock", Occurrence(number, waiting[0], len(waiting)), access, detail=detail)
+        return bool(found)
+
+    def _report_bytes(self, place: int, barrier: _Mbarrier) -> None:
+        """Report an object whose copies bring other bytes than were announced."""
+        if barrier.bytes == 0 or barrier.pending > 0 > -barrier.bytes or self._copies.arriving.get(place):
+            return
+        (announcing, announced), (copying, brought, tile) = barrier.announced, barrier.brought
+        tile = f"; {tile}" if tile else ""
+        detail = f"{announced} bytes are announced for phase {barrier.phase}, but copies bring {brought} bytes{tile}"
+        number = announcing if announcing >= 0 and barrier.bytes > 0 else copying
+        self._report("transaction_bytes", number, barrier.lane, place, detail)
+
+    def finish(self) -> None:
+        """Report what is left at barrier objects when the blocks end."""
+        if self._order is not None:
+            for place, barrier in self._mbarriers.items():
+                self._report_bytes(place, barrier)
+        self._copies.finish()
+
+
+def _ended(barrier: _Mbarrier, call: MbarrierCall, token: Array) -> Array:
+    found: Array = (token & 1) != (barrier.phase & 1) if call.parity else token < barrier.phase
+    return found

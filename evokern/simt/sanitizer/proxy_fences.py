@@ -1,8 +1,9 @@
-"""Check that `fence.proxy.async` follows each write to shared memory that the asynchronous proxy reads.
+"""Check that `fence.proxy.async` follows each write to shared memory that the asynchronous proxy reads or overwrites.
 
-`wgmma` reads shared memory through a different proxy than loads and stores (PTX ISA 9.0, section 9.7.15.4). Between a
-store (or a completed cp.async) and such a read, a thread that has seen the write must issue the fence. Usually the
-writer issues it, before the barrier after which the data are used. A reader may also issue it after the barrier.
+`wgmma` and bulk copies access shared memory through a different proxy than loads and stores (PTX ISA 9.0, section
+9.7.15.4). Between a store (or a completed cp.async) and such an access, a thread that has seen the write must issue the
+fence. Usually the writer issues it, before the barrier after which the data are used. A reader may also issue it after
+the barrier.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.access_keys import IN_FLIGHT, STAMP, THREAD
+from evokern.simt.sanitizer.access_keys import IN_FLIGHT, NUMBER, STAMP, THREAD
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
@@ -26,6 +27,8 @@ class ProxyFences:
         """Stamp per lane: writes of the lane before this stamp are fenced."""
         self.seen = np.zeros((batch.geometry.clusters, warps), np.int64)
         """Stamp per warp: writes of the warp before this stamp were fenced by a thread that had seen them."""
+        self.by_engine: set[int] = set()
+        """Instructions whose writes are of the asynchronous proxy itself."""
 
     def load(self) -> None:
         """Reset the state for new blocks."""
@@ -44,6 +47,11 @@ class ProxyFences:
         blocks, warps = self.seen.shape
         fencing = np.asarray(active.mask.reshape(blocks, warps, 32).any(2))
         np.maximum(self.seen, np.where(fencing[:, :, None], order.observed(), 0).max(1), out=self.seen)
+
+    def covers(self, lane: int, stamp: int) -> bool:
+        """Return whether a fence follows what a lane wrote at a time stamp."""
+        cluster, thread = divmod(lane, self._width)
+        return bool(max(self.own[lane], self.seen[cluster, thread >> 5]) > stamp)
 
     def check(self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes) -> None:
         """Report words that the asynchronous proxy reads although no fence follows their last write.
@@ -66,6 +74,8 @@ class ProxyFences:
         if not late.any():
             return
         late &= stamp >= self.seen[block, thread >> 5]
+        if self.by_engine:
+            late &= ~np.isin(NUMBER.of(keys), list(self.by_engine))
         if not late.any():
             return
         if not leaders.complete:

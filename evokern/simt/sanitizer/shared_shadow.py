@@ -20,7 +20,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.access_keys import NEVER_WRITTEN, NOT_READABLE, STAMP, THREAD, WordAccess, repeated
+from evokern.simt.sanitizer.access_keys import NEVER_WRITTEN, NOT_READABLE, NUMBER, STAMP, THREAD, WordAccess, repeated
 from evokern.simt.sanitizer.access_log import AccessLog
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.thread_order import ThreadOrder
@@ -181,9 +181,11 @@ class SharedShadow(ThreadShadow):
         access = self._access(leaders, index, width, 0)
         return access, self.writer.take(access.element, access.count)
 
-    def read_until_now(self, active: Active, index: Array, width: int, number: int, since: int) -> None:
+    def read_until_now(
+        self, active: Active, index: Array, width: int, number: int, since: int, leaders: LeaderLanes | None = None
+    ) -> None:
         """Check and record reads that last from stamp ``since`` until now; a write in this period is a finding."""
-        leaders = self.order.classes.leader_lanes(active, None)
+        leaders = leaders or self.order.classes.leader_lanes(active, None)
         access, keys = self.writers(leaders, index, width)
         late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER_WRITTEN)
         if late.any():
@@ -199,6 +201,11 @@ class SharedShadow(ThreadShadow):
         """Record that asynchronous writes are complete; from now on, they count as ordinary writes by their threads."""
         access = self._access(self.order.classes.leader_lanes(active, None), index, width, number)
         self.writer.view(access.count)[access.element] = repeated(self._keys(access.active, number), access.count)
+
+    def land_bulk(self, lane: int, index: Array, width: int, number: int, stamp: int) -> None:
+        """Record that a bulk copy, which a lane issued at a time stamp, has written these words."""
+        key = STAMP.pack(stamp) | NUMBER.pack(number) | int(self.thread[lane])
+        self.writer.keys[WordAccess.at(self._batch.active, index, width, number, self.granularity).words] = key
 
     def settle(self, index: Array, width: int, leaders: LeaderLanes) -> None:
         """Mark words as written long ago; used for objects that define their own order, such as barriers."""

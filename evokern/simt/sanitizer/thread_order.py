@@ -20,6 +20,9 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.thread_clocks import ThreadClocks
 
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+
 
 class ThreadOrder(ThreadClocks):
     """Clocks of a batch, advanced by the synchronisation of its threads.
@@ -38,6 +41,8 @@ class ThreadOrder(ThreadClocks):
         """Stamp of each lane's last fence, including fences in the scope of a block."""
         self._touched = np.zeros(batch.lanes, np.int64)
         """Stamp of each lane's last plain access since the first fence."""
+        self._products = np.zeros(batch.lanes, np.int64)
+        """Stamp up to which the products of each lane's warpgroup have ended."""
         self.fences = False
         self.on_copy(self._copy_touched)
 
@@ -50,6 +55,7 @@ class ThreadOrder(ThreadClocks):
         self._fenced.fill(0)
         self._fenced_near.fill(0)
         self._touched.fill(0)
+        self._products.fill(0)
         self.fences = False
         self._published.clear()
         super().load(start)
@@ -218,6 +224,15 @@ class ThreadOrder(ThreadClocks):
             self._join_warps(active, members)
         self._refloor()
 
+    def warpgroups(self, active: Active) -> None:
+        """Record a wait for products, which are those of whole warpgroups.
+
+        A thread that arrives at a barrier object later also publishes the reads of the other warps of its warpgroup.
+        One thread may therefore release their tiles.
+        """
+        self.tick()
+        self._products[active.mask] = self.now
+
     def met(self, active: Active) -> None:
         """Record a warp-synchronous instruction, which orders the earlier accesses of its lanes."""
         self.tick()
@@ -237,29 +252,60 @@ class ThreadOrder(ThreadClocks):
 
     # ---- barrier objects and words for publication
 
-    def arrive(self, block: int, threads: Array, place: int) -> None:
-        """Merge the clocks of arriving threads, including their own accesses, into the clock of a barrier object."""
+    def arrive(self, block: int, threads: Array, place: int, *, near: bool = False) -> None:
+        """Merge the clocks of arriving threads, including their own accesses, into the clock of a barrier object.
+
+        Args:
+            block: the threads' block or, with clusters, their cluster.
+            threads: the threads, all of one block.
+            place: the object.
+            near: whether only the threads' own block of the cluster may learn of their accesses.
+        """
         self.tick()
         known = self._known(block, threads)
-        key = (block, "arrivals", place)
+        ended = self._of_block(self._products, block)[threads]
+        for thread, stamp in zip(threads[ended > 0].tolist(), ended[ended > 0].tolist(), strict=True):
+            first = thread - thread % self.block_width % WARPGROUP
+            known[first : first + WARPGROUP] = np.maximum(known[first : first + WARPGROUP], stamp)
+        if not near:
+            self._merge((block, "arrivals", place), known)
+        if self.ranks > 1:
+            self._merge((block, f"arrivals of block {int(threads[0]) // self.block_width}", place), known)
+
+    def arrive_by_copy(self, lane: int, place: int, stamp: int) -> None:
+        """Record that a bulk copy, which a lane issued at a time stamp, has arrived at a barrier object."""
+        block, thread = divmod(lane, self.width)
+        known = np.zeros(self.width, np.int64)
+        known[thread & ~31 : (thread & ~31) + 32] = stamp + 1
+        for suffix in self._suffixes:
+            self._merge((block, f"arrivals{suffix}", place), known)
+
+    def _merge(self, key: tuple[int, str, int], known: Array) -> None:
         before = self._published.get(key)
         self._published[key] = known if before is None else np.maximum(before, known)
 
+    @property
+    def _suffixes(self) -> tuple[str, ...]:
+        """Endings of the names of what all blocks of a cluster see, and of what only one of them does."""
+        return ("", *(f" of block {rank}" for rank in range(self.ranks))) if self.ranks > 1 else ("",)
+
     def complete(self, block: int, place: int) -> None:
         """Merge a barrier object's clock into the clocks of the threads that wait at it, after a phase has ended."""
-        known = self._published.get((block, "arrivals", place))
-        if known is not None:
-            self._published[block, "mbarrier", place] = known
+        for suffix in self._suffixes:
+            known = self._published.get((block, f"arrivals{suffix}", place))
+            if known is not None:
+                self._published[block, f"mbarrier{suffix}", place] = known
 
-    def wait(self, active: Active, place: Array) -> None:
+    def wait(self, active: Active, place: Array, *, near: bool = False) -> None:
         """Order all accesses before the end of a barrier object's last phase before the lanes that saw this end.
 
         Args:
             active: the lanes.
             place: address of each lane's object in its block.
+            near: whether they see only what their own block of the cluster did.
         """
         self.tick()
-        self._acquire(active, place, "mbarrier")
+        self._acquire(active, place, "mbarrier", near=near)
 
     def fence(self, active: Active, *, near: bool = False) -> None:
         """Record a fence: later instructions of the active lanes may publish the accesses made before it.

@@ -140,12 +140,40 @@ class Clocks:
         self.copy_demand, self.copy_demand_at = np.zeros(warps), np.full(warps, np.inf)
         self.products_done = np.zeros(warps)
         self.block = np.repeat(np.arange(blocks), shape.warps_per_block)
+        self.port = np.zeros(blocks)
         self.latencies, self.copy_latency, self.products_wait = latencies, copy_latency, use.products_wait
         self.sms = None if use.demands is None else [Pipes(len(NAMES)) for _ in range(blocks)]
         self.contention_factor = 1.0 if use.demands is None else use.demands.contention_factor
         self.busy: dict[str, Array] = {}
         self._waits = np.zeros((len(CAUSES), warps))
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
+
+    def wait_for(self, warps: Array, event: Array) -> None:
+        """Let warps wait until an event of their blocks, given the clock of the event in each block."""
+        late = np.maximum(event[self.block[warps]] - self.clock[warps], 0.0)
+        self.clock[warps] += late
+        self.ordered[warps] += late
+        self.waits["async_copy"][warps] += late
+
+    def copied(self, mask: Array | None, clocks: float) -> Array:
+        """Return when bulk copies that the warps in a mask (None for all) have just issued arrive, for each block.
+
+        Args:
+            mask: the warps.
+            clocks: clocks for which the copies of one warp occupy the port to L2.
+        """
+        issued, warps = self.issued(mask), np.ones(self.clock.size, np.bool_) if mask is None else mask
+        here = np.unique(self.block[warps])
+        work = np.bincount(self.block[warps], minlength=issued.size)[here] * clocks
+        self.port[here] = np.maximum(self.port[here], issued[here]) + work
+        return self.port + self.copy_latency
+
+    def issued(self, mask: Array | None) -> Array:
+        """Return the latest clock of the warps in a mask (None for all), for each block; 0 for blocks without any."""
+        found = np.zeros(self.port.size)
+        warps = np.arange(self.clock.size) if mask is None else np.flatnonzero(mask)
+        np.maximum.at(found, self.block[warps], self.clock[warps])
+        return found
 
     def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
         """Simulate one segment for the warps in a mask (None for all), and record the duration of the segment."""

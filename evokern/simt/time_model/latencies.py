@@ -153,4 +153,6 @@ def _async_cost(instruction: Instruction, table: Latencies) -> Cost:
         return Cost(0.0, "commit")
     if instruction.has("wait_group", "wait_all"):
         return Cost(0.0, "wait")
+    if instruction.has("bulk"):
+        return Cost(0.0, "store")  # Waits for its barrier object are part of the record.
     return Cost(table.l2, "async")

@@ -22,7 +22,8 @@ from evokern.ptx.program import PtxProgram
 from evokern.ptx.register_accesses import is_product
 from evokern.ptx.segments import Segment
 from evokern.ptx.syntax import Address, Immediate, Instruction
-from evokern.simt.counters import BatchRecord
+from evokern.simt.arrays import Array
+from evokern.simt.counters import BarrierWait, BatchRecord
 from evokern.simt.time_model.clocks import CLUSTER, UNGROUPED, BatchShape, Clocks, MeanTimes, SegmentPlan, Step
 from evokern.simt.time_model.latencies import Latencies, cost_of
 from evokern.simt.time_model.pipes import PipeUse
@@ -32,6 +33,8 @@ MAX_STEPS = 40_000
 """Simulated instructions after which every known segment takes its mean time, even with barriers and copies."""
 SETTLED = 8
 """Number of simulations of a segment, with the same predecessor, before its mean time is used."""
+POLL_STEPS = 4
+"""Maximum instructions of a loop that only polls a barrier object; failed rounds of it take no time of their own."""
 _MEETING = frozenset({"barrier", "async", "commit", "wait", "fence", "product", "product_commit", "product_wait"})
 """Kinds of instructions whose clocks affect other warps or later segments."""
 
@@ -85,7 +88,17 @@ class Timeline:
         state = Clocks(shape, self.latencies, self.l2_latency, self.use, noted)
         mean_times: dict[tuple[int, int], MeanTimes] = {}
         done, before = 0, -1
-        for segment, mask in record.steps:
+        awaited = {wait.event: wait.copied for wait in record.waits}
+        waits_at: dict[int, list[BarrierWait]] = {}
+        for wait in record.waits:
+            waits_at.setdefault(wait.step, []).append(wait)
+        events: dict[int, Array] = {}
+        for number, (segment, mask) in enumerate(record.steps):
+            if number in record.spins and len(self._plans[segment].steps) <= POLL_STEPS:
+                continue
+            for wait in waits_at.get(number, ()):
+                if wait.event in events:
+                    state.wait_for(wait.warps, events[wait.event])
             plan = self._plans[segment]
             known = mean_times.setdefault((before, segment), MeanTimes())
             before = segment
@@ -96,9 +109,20 @@ class Timeline:
             else:
                 state.run(plan, mask, known)
                 done += len(plan.steps)
+            if number in awaited:
+                clocks = self._copy_clocks(segment) if awaited[number] else 0.0
+                events[number] = state.copied(mask, clocks) if awaited[number] else state.issued(mask)
         ends = state.clock.reshape(-1, warps_per_block).max(1)
         waits = {cause: float(clocks.mean()) for cause, clocks in state.waits.items()}
         return BlockTimes(tuple(float(end) for end in ends), waits, {} if noted is None else noted.of_mean_warp)
+
+    def _copy_clocks(self, index: int) -> float:
+        """Return the clocks for which the bulk copies of a segment occupy the port to L2, for one warp."""
+        segment, demands = self.program.segments[index], self.use.demands
+        here = range(segment.base, segment.base + segment.stop - segment.start)
+        if demands is None:
+            return 0.0
+        return float(sum(demands.copies[at] for at in here if self.program.instructions[at].has("bulk")))
 
     def _plan(self, segment: Segment) -> None:
         if segment.index in self._plans:

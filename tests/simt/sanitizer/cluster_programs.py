@@ -72,7 +72,8 @@ class Program:
         if self.space == "global":
             memory = f"unsigned char* const m = scratch + rank * {ROOM};"
         init = (
-            f'  if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at(&object)), '
+            f'  if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1; fence.mbarrier_init.release.cluster;" :: '
+            f'"r"(at(&object)), '
             f'"r"({self.arrivals}) : "memory");\n'
             if self.arrivals
             else ""
