@@ -44,8 +44,8 @@ from evokern.study.trust import remember_trust
 
 CHIP = CHIPS["h100"]
 PROBLEMS = {
-    "attention": ("1,2,72,64", "1,1,72,64,causal=1", "1,1,136,64,dtype=bf16", "1,1,264,64", "1,1,648,64", "1,1,136,128"),
-    "attention_fp8": ("1,2,72,64", "1,1,72,64,causal=1", "1,1,136,64,dtype=u8", "1,1,264,64", "1,1,136,128,dtype=u8"),
+    "attention": ("1,2,72,64", "1,2,72,64,causal=1", "1,2,136,64,dtype=bf16", "1,2,264,64", "1,2,136,128", "1,2,648,64"),
+    "attention_fp8": ("1,2,72,64", "1,2,72,64,causal=1", "1,2,136,64,dtype=u8", "1,2,264,64", "1,2,136,128,dtype=u8"),
     "matmul": (
         "72,48,200", "72,80,96,layout=nt", "72,48,104,dtype=bf16", "5,136,1000", "1,72,520,layout=nt",
         "16,72,264", "136,152,88", "264,64,64,layout=nt",
@@ -265,7 +265,10 @@ def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: 
         rng = random.Random(f"{options.seed} {kernel.name} mutant {drawn_count}")
         drawn_count += 1
         given = rng.choice(honest)
-        config, problem = kernel.space.canonical(given["config"]), kernel.problem(given["problem"])
+        config = kernel.space.canonical(given["config"])
+        problem = feasible_problem(kernel, config, rng.randrange(len(PROBLEMS[kernel.name]))) or kernel.problem(
+            given["problem"]
+        )
         rendered = render(kernel, config, problem)
         program = runs.program(rendered)
         assert program is not None
@@ -278,12 +281,14 @@ def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: 
             for file, text in files.items()
             if everywhere or (Path(file).name or main) in places or (not file and "" in places)
             for change in changes_of(
-                text, file, set() if everywhere else places[Path(file).name] | (places[main] | places[""] if not file else set())
+                text,
+                file,
+                set() if everywhere else places[Path(file).name] | (places[main] | places[""] if not file else set()),
             )
         ]
         kind = rng.choice(sorted({change.kind for change in options_of}))
         change = rng.choice([one for one in options_of if one.kind == kind])
-        row: dict[str, Any] = {"number": drawn_count - 1, "problem": given["problem"], "config": given["config"]}
+        row: dict[str, Any] = {"number": drawn_count - 1, "problem": str(problem), "config": given["config"]}
         row |= {"change": asdict(change)} | mutant_verdict(runs, config, problem, mutated(rendered, change), texts)
         if row["verdict"] == "does not compile":
             continue
@@ -330,7 +335,11 @@ def summary(rows: list[dict[str, Any]]) -> None:
             counts = Counter(row["verdict"] for row in mine)
             print(f"{part:10} {kernel:13} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
             for row in mine:
-                if (row["verdict"] != SAME) if part == "candidates" else (row["verdict"] not in (DIFFERENT, EARLIER, UNCHANGED)):
+                if (
+                    (row["verdict"] != SAME)
+                    if part == "candidates"
+                    else (row["verdict"] not in (DIFFERENT, EARLIER, UNCHANGED))
+                ):
                     shown = row["change"] if part == "mutants" else ""
                     print(f"    {row['problem']}: {row.get('detail', row['verdict'])[:200]} {shown}")
 

@@ -80,8 +80,15 @@ def next_part(words: Array, number: int, units: int) -> Array:
 
 def parts(words: Array, units: int) -> Array:
     """Return the words of all units of values, [units, ...], from those of the first; other words are repeated."""
-    numbers = words >> CODE_SHIFT == (LOW if units == 2 else WIDE)
-    return np.stack([words, *(np.where(numbers, next_part(words, n, units), words) for n in range(1, units))])
+    found = np.empty((units, *words.shape), np.uint64)
+    found[0] = words
+    if units > 1:
+        numbers = words >> CODE_SHIFT == (LOW if units == 2 else WIDE)
+        whole = bool(numbers.all())
+        for number in range(1, units):
+            part = next_part(words, number, units)
+            found[number] = part if whole else np.where(numbers, part, words)
+    return found
 
 
 def joint(*bads: Array | None) -> Array | None:

@@ -214,17 +214,20 @@ def _permute(site: Site) -> Action | None:
 
 def _insert(site: Site) -> Action | None:
     start, length = (immediate(operand) for operand in site.i.operands[3:5])
-    if start is None or length is None or start % 8 or length % 8 or data_type(site.i) != "b32":
+    if start is None or length is None or start % 8 or length % 8:
         return bits_of(site)
     first, last = start // 8, (start + length) // 8
-    return move_bytes(site, [(1, at - first) if first <= at < last else (2, at) for at in range(4)])
+    size = TYPE_BYTES[data_type(site.i) or "b32"]
+    return move_bytes(site, [(1, at - first) if first <= at < last else (2, at) for at in range(size)])
 
 
 def _extract(site: Site) -> Action | None:
     start, length = (immediate(operand) for operand in site.i.operands[2:4])
-    if start is None or length is None or start % 8 or length % 8 or data_type(site.i) != "u32":
+    size = TYPE_BYTES[data_type(site.i) or "u32"]
+    if start is None or length is None or start % 8 or length % 8 or site.i.has("s32", "s64"):
         return bits_of(site)
-    return move_bytes(site, [(1, at + start // 8) if at < min(length, 32 - start) // 8 else None for at in range(4)])
+    kept = min(length // 8, size - start // 8)
+    return move_bytes(site, [(1, at + start // 8) if at < kept else None for at in range(size)])
 
 
 def _shuffle(site: Site) -> Action | None:
