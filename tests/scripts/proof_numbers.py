@@ -44,17 +44,17 @@ from evokern.study.trust import remember_trust
 
 CHIP = CHIPS["h100"]
 PROBLEMS = {
-    "attention": ("1,2,72,64", "1,2,72,64,causal=1", "1,2,136,64,dtype=bf16", "1,2,264,64", "1,2,136,128", "1,2,648,64"),
-    "attention_fp8": ("1,2,72,64", "1,2,72,64,causal=1", "1,2,136,64,dtype=u8", "1,2,264,64", "1,2,136,128,dtype=u8"),
+    "attention": ("1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=bf16", "1,2,267,64", "1,2,139,128", "1,2,651,64"),
+    "attention_fp8": ("1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=u8", "1,2,267,64", "1,2,139,128,dtype=u8"),
     "matmul": (
-        "72,48,200", "72,80,96,layout=nt", "72,48,104,dtype=bf16", "5,136,1000", "1,72,520,layout=nt",
-        "16,72,264", "136,152,88", "264,64,64,layout=nt",
+        "75,48,200", "75,80,96,layout=nt", "77,48,104,dtype=bf16", "5,136,1000", "1,72,520,layout=nt",
+        "16,72,264", "137,152,88", "267,64,64,layout=nt",
     ),
     "rmsnorm": (
-        "5,264", "3,1024", "4,2048,dtype=bf16", "3,264,residual=add", "70,48", "2,4096,residual=add,dtype=bf16", "9,36",
+        "5,264", "3,1024", "4,2048,dtype=bf16", "3,264,residual=add", "71,48", "2,4096,residual=add,dtype=bf16", "9,36",
     ),
 }  # fmt: skip
-"""Kernel → small problems; a candidate runs at the first at which it is feasible, from a random one on."""
+"""Kernel → small problems with tails and several heads; a candidate runs at the first feasible one after a random one."""
 PATIENCE = 90
 """Seconds until a mutant counts as one that does not end."""
 SAME, DIFFERENT, EARLIER, UNCHANGED = "same", "different", "caught earlier", "unchanged"

@@ -30,10 +30,15 @@ def sources_of(site: Site) -> list[Key]:
 
 def bits_of(site: Site) -> Action | None:
     """Bind integer arithmetic: its result is raw, but not comparable if an operand is a floating-point value."""
-    targets, sources = targets_of(site), sources_of(site)
+    targets, sources, rows = targets_of(site), sources_of(site), site.plane.rows
     if not targets:
         return None
-    return lambda: site.put_tainted(targets, site.tainted(sources, BITS), site.mask())
+
+    def run() -> None:
+        if not rows.keys().isdisjoint(sources) or not rows.keys().isdisjoint(targets):
+            site.put_tainted(targets, site.tainted(sources, BITS), site.mask())
+
+    return run
 
 
 def without_rule(site: Site) -> Action | None:
