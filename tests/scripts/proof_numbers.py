@@ -44,7 +44,9 @@ from evokern.study.trust import remember_trust
 
 CHIP = CHIPS["h100"]
 PROBLEMS = {
-    "attention": ("1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=bf16", "1,2,267,64", "1,2,139,128", "1,2,651,64"),
+    "attention": (
+        "1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=bf16", "1,2,267,64", "1,2,139,128", "1,2,651,64",
+    ),
     "attention_fp8": ("1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=u8", "1,2,267,64", "1,2,139,128,dtype=u8"),
     "matmul": (
         "75,48,200", "75,80,96,layout=nt", "77,48,104,dtype=bf16", "5,136,1000", "1,72,520,layout=nt",
@@ -54,7 +56,7 @@ PROBLEMS = {
         "5,264", "3,1024", "4,2048,dtype=bf16", "3,264,residual=add", "71,48", "2,4096,residual=add,dtype=bf16", "9,36",
     ),
 }  # fmt: skip
-"""Kernel → small problems with tails and several heads; a candidate runs at the first feasible one after a random one."""
+"""Kernel → small problems with tails and two heads; a candidate runs at the first feasible one after a random one."""
 PATIENCE = 90
 """Seconds until a mutant counts as one that does not end."""
 SAME, DIFFERENT, EARLIER, UNCHANGED = "same", "different", "caught earlier", "unchanged"

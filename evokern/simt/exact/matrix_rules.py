@@ -192,11 +192,12 @@ def _matrix_places(site: Site, operand: Operand, count: int) -> Callable[[], Arr
     row, offset = address_rows(operand, site.binder, "shared")
     move = matrix_move(count, transposed=site.i.has("trans"))
     low = (SHARED_WINDOW if space_of(site.i) == "generic" else 0) - offset
-    lanes, base = site.plane.lanes, site.state.shared.base
+    lanes, shared = site.plane.lanes, site.state.shared
+    base = shared.base - low - (shared.window if shared.ranks > 1 else 0)
 
     def places() -> Array:
-        address = np.broadcast_to(row, (lanes,)).astype(np.int64) - low
-        parts = move.addresses(address.reshape(-1, 32)).reshape(count, lanes, -1) + base[:, None]
+        address = np.broadcast_to(row, (lanes,)).astype(np.int64) + base
+        parts = move.addresses(address.reshape(-1, 32)).reshape(count, lanes, -1)
         first = (parts >> 1).transpose(0, 2, 1)
         return np.concatenate([first, first + 1], 1) if first.shape[1] == 1 else first
 

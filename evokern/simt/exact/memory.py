@@ -10,6 +10,7 @@ import numpy as np
 from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array, sparse_zeros
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.exact.field import (
     BAD,
     BF16,
@@ -188,7 +189,12 @@ class SpacePlane:
     """Shadow of one state space, seen by the lanes of a batch."""
 
     def __init__(
-        self, words: Callable[[], Array], real: Callable[[], Array], base: Array | None, window: int = 0
+        self,
+        words: Callable[[], Array],
+        real: Callable[[], Array],
+        base: Array | None,
+        window: int = 0,
+        cluster: tuple[Array, int] | None = None,
     ) -> None:
         """Create the shadow.
 
@@ -197,8 +203,9 @@ class SpacePlane:
             real: function that returns its real bytes.
             base: byte at which each lane's part starts; None if all lanes share the space.
             window: lowest address of the space.
+            cluster: window of each lane's block and bytes of a block, if addresses may belong to another block.
         """
-        self._words, self._real, self._base, self._window = words, real, base, window
+        self._words, self._real, self._base, self._window, self._cluster = words, real, base, window, cluster
 
     @property
     def words(self) -> Array:
@@ -208,8 +215,13 @@ class SpacePlane:
     def places(self, active: Active, address: Array, offset: int) -> Array:
         """Return the first byte of each lane's access; accesses outside the space move into it."""
         where = address.astype(np.int64) + (offset - self._window)
+        if address.dtype.itemsize == 4:
+            where &= 0xFFFFFFFF
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
+        if self._cluster is not None:
+            own, size = self._cluster
+            where = (where & (1 << RANK_BITS) - 1) + ((where >> RANK_BITS) - (active.pick(own) >> RANK_BITS)) * size
         return where if self._base is None else where + active.pick(self._base)
 
     def load(self, first: Array, count: int) -> Array:

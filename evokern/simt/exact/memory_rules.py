@@ -102,7 +102,7 @@ def _put_byte(site: Site, space: SpacePlane, where: Array, words: Array) -> None
 def _copy(site: Site) -> Action | None:
     """Bind `cp.async`: as in the machine, the data arrive when the thread waits for them."""
     i, plane, copies = site.i, site.plane, site.state.copies
-    if i.has("commit_group"):
+    if i.has("commit_group", "bulk", "reduce"):  # Bulk copies move the words of the shadow themselves.
         return None
     if i.has("wait_all", "mbarrier"):
         return lambda: _land(site, None)

@@ -63,9 +63,11 @@ class ShadowPlane:
         self._shared = np.zeros(state.shared.bytes.size // 2, np.uint64)
         self._local = np.zeros(state.local.bytes.size // 2, np.uint64)
         self._params = state.params.shadow = np.zeros((state.params.area.shape[0], state.params.stride // 2), np.uint64)
+        shared = state.shared
+        cluster = (shared.window, shared.stride) if shared.ranks > 1 else None
         in_memory = SpacePlane(lambda: exact.words, lambda: exact.memory.storage, None, GLOBAL_BASE)
         self.spaces = {
-            "shared": SpacePlane(lambda: self._shared, lambda: state.shared.bytes, state.shared.base),
+            "shared": SpacePlane(lambda: self._shared, lambda: shared.bytes, shared.base, cluster=cluster),
             "local": SpacePlane(lambda: self._local, lambda: state.local.bytes, state.local.base),
             "global": in_memory,
             "const": in_memory,

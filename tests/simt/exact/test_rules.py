@@ -179,6 +179,25 @@ def test_the_shadow_is_the_expression(rule: str) -> None:
     assert (found.q == wanted.q).all() or rule == "rsqrt"
 
 
+def test_blocks_of_a_cluster_read_the_shadow_of_the_other_block() -> None:
+    """Addresses of another block, and ldmatrix of a block that is not the first of its cluster."""
+    body = """typedef unsigned short Half;
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) kernel(const Half* x, Half* out) {
+      __shared__ __align__(16) unsigned short part[64];
+      const int t = threadIdx.x; unsigned there, read, own = (unsigned)__cvta_generic_to_shared(part);
+      part[t] = x[64 * blockIdx.x + t], part[t + 32] = x[64 * blockIdx.x + t + 32];
+      asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+      asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own + 2 * t), "r"(blockIdx.x ^ 1));
+      asm volatile("ld.shared::cluster.u16 %0, [%1];" : "=h"(out[96 * blockIdx.x + t]) : "r"(there) : "memory");
+      asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(read) : "r"(own + t % 8 * 16));
+      ((unsigned*)(out + 96 * blockIdx.x + 32))[t] = read;
+      asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    }"""
+    numbers = encode("f16", np.arange(128, dtype=np.float64)).view(np.uint16)
+    spec = simt.LaunchSpec("kernel", (2, 1, 1), (32, 1, 1))
+    _computed(body, [("f16", 3, numbers), ("f16", 3, np.zeros(192, np.uint16))], spec, "compute_90")
+
+
 def test_halves_keep_their_own_shadows() -> None:
     """Packing, unpacking and swapping moves the shadow of each half."""
     body = (
@@ -244,29 +263,43 @@ def test_all_lanes_choose_the_same_of_equal_values() -> None:
     assert found.bad is None and len(set(found.p[:32].tolist())) == 1 and found.p[0] in X.p[:32]
 
 
-def _embedded(values: np.ndarray) -> Value:
-    return field.embedded(values.reshape(-1).astype(np.float64), np.uint64(0))
+def _computed(
+    program: str, arguments: list[tuple[str, int, np.ndarray]], spec: simt.LaunchSpec, target: str
+) -> None:  # fmt: skip
+    """Run a kernel on small integers, whose shadows are multiples; that of the last buffer is one of its contents.
 
-
-def _computed(program: str, arguments: list[tuple[str, np.ndarray]], spec: simt.LaunchSpec, target: str) -> None:
-    """Run a kernel on small integers: without rounding, the shadow of the last buffer is its real contents."""
+    Args:
+        program: the source.
+        arguments: format, factor of the shadow, and contents of each argument; the last is the result.
+        spec: the launch.
+        target: architecture.
+    """
     memory = simt.Memory()
     exact, placed = ExactMemory(memory), []
-    for at, (kind, data) in enumerate(arguments):
+    for at, (kind, factor, data) in enumerate(arguments):
         placed.append(memory.allocate(f"argument{at}", data) if data.ndim else data[()])
-        if kind in ("f16", "bf16", "f32", "f64"):
-            exact.write(
-                placed[-1], kind, _embedded(field.floats(kind, data.reshape(-1).view(f"u{STORAGE[kind].itemsize}")))
-            )
+        if not kind:
+            continue
+        value = _multiple(kind, factor, data)
+        if STORAGE[kind].itemsize > 1:
+            exact.write(placed[-1], kind, value)
+        else:
+            start = placed[-1].offset // 2
+            words = value.words(kind)
+            exact.words[start : start + data.nbytes // 2] = exact.joined(words[::2], words[1::2])
     options = simt.LaunchOptions(sanitize=False, count=False, exact=exact)
     result = simt.launch(module_of(program, (), target), spec, placed, memory, options)
     assert result.completed, result.fatal
-    kind = arguments[-1][0]
-    found = exact.read(placed[-1], kind)
-    real = placed[-1].read().reshape(-1).view(f"u{STORAGE[kind].itemsize}")
-    wanted = _embedded(field.floats(kind, real))
+    kind, factor, _ = arguments[-1]
+    found, wanted = exact.read(placed[-1], kind), _multiple(kind, factor, placed[-1].read())
     assert found.bad is None and len(set(found.p.tolist())) > 4
     assert (found.p == wanted.p).all() and (found.q == wanted.q).all()
+
+
+def _multiple(kind: str, factor: int, data: np.ndarray) -> Value:
+    numbers = field.floats(kind, data.reshape(-1).view(f"u{STORAGE[kind].itemsize}")).astype(np.float64)
+    factors = field.embedded(np.full(numbers.size, float(factor)), np.uint64(0))
+    return field.multiply(field.embedded(numbers, np.uint64(0)), factors)
 
 
 @pytest.mark.parametrize(
@@ -302,17 +335,12 @@ def test_matrix_products_of_all_formats(shape: str, a: str, c: str) -> None:
     dtype = np.uint64 if a == "f64" else np.uint32
     rng = np.random.default_rng(5)
     data = []
-    for kind, count in zip((a, a, c), counts[1:], strict=True):
+    for kind, factor, count in zip((a, a, c), (3, 1, 3), counts[1:], strict=True):
         values = rng.integers(-3, 4, count * 32 * np.dtype(dtype).itemsize // STORAGE[kind].itemsize)
-        data.append(
-            (kind.replace("tf32", "f32"), np.ascontiguousarray(encode(kind, values.astype(np.float64))).view(dtype))
-        )
-    _computed(
-        program,
-        [*data, (c, np.zeros(counts[0] * 32, dtype))],
-        simt.LaunchSpec("product", (1, 1, 1), (32, 1, 1)),
-        "compute_90a",
-    )
+        patterns = np.ascontiguousarray(encode(kind, values.astype(np.float64))).view(dtype)
+        data.append((kind.replace("tf32", "f32"), factor, patterns))
+    data.append((c, 3, np.zeros(counts[0] * 32, dtype)))
+    _computed(program, data, simt.LaunchSpec("product", (1, 1, 1), (32, 1, 1)), "compute_90a")
 
 
 @pytest.mark.parametrize("a", [None, Layout(False, 8, 64), Layout(True, 4, 64)], ids=["registers", "k", "mn"])
@@ -320,7 +348,7 @@ def test_matrix_products_of_all_formats(shape: str, a: str, c: str) -> None:
 def test_warpgroup_products(a: Layout | None, columns: int, d_type: str) -> None:
     """Products of wgmma with A in registers and in both layouts, of both accumulators, subtracted."""
     product = Product(columns, d_type, a=a, b=Layout(a is None, 4, columns), signs=(-1, 1), integers=True)
-    kinds = ("f16", "", "", "", "f16", "", "", d_type)
-    arguments = [(kind, np.asarray(one)) for kind, one in zip(kinds, product.arguments, strict=True)]
+    kinds = (("f16", 3), ("", 0), ("", 0), ("", 0), ("f16", 3), ("", 0), ("", 0), (d_type, 9))
+    arguments = [(*kind, np.asarray(one)) for kind, one in zip(kinds, product.arguments, strict=True)]
     spec = simt.LaunchSpec("product", (2, 1, 1), (128, 1, 1), dynamic_shared=product.shared)
     _computed(product.source, arguments, spec, "compute_90a")
