@@ -60,6 +60,8 @@ PROBLEMS = {
 PATIENCE = 90
 """Seconds until a mutant counts as one that does not end."""
 SAME, DIFFERENT, EARLIER, UNCHANGED = "same", "different", "caught earlier", "unchanged"
+UNREPEATED = "a loop does not repeat"
+"""Verdict on a mutant whose problem is too small for it."""
 OPERATORS: tuple[tuple[str, str, str], ...] = (
     ("bound", r"(?<![<>=!-])<=(?![<=])", "<"),
     ("bound", r"(?<![<>=-])>=", ">"),
@@ -263,7 +265,7 @@ def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: 
     """Yield the verdict on random changes of candidates that are the same as the default candidate."""
     kernel, drawn_count = runs.kernel, max((row["number"] for row in rows), default=-1) + 1
     honest = [row for row in honest if row["verdict"] == SAME and not row["remarks"]]
-    while sum(row["verdict"] != UNCHANGED for row in rows) < options.count:
+    while sum(row["verdict"] not in (UNCHANGED, UNREPEATED) for row in rows) < options.count:
         rng = random.Random(f"{options.seed} {kernel.name} mutant {drawn_count}")
         drawn_count += 1
         given = rng.choice(honest)
@@ -292,6 +294,8 @@ def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: 
         change = rng.choice([one for one in options_of if one.kind == kind])
         row: dict[str, Any] = {"number": drawn_count - 1, "problem": str(problem), "config": given["config"]}
         row |= {"change": asdict(change)} | mutant_verdict(runs, config, problem, mutated(rendered, change), texts)
+        if row["verdict"] == SAME and runs.verdict(config, problem, program, True)["remarks"]:
+            row["verdict"] = UNREPEATED
         if row["verdict"] == "does not compile":
             continue
         rows.append(row)
@@ -340,7 +344,7 @@ def summary(rows: list[dict[str, Any]]) -> None:
                 if (
                     (row["verdict"] != SAME)
                     if part == "candidates"
-                    else (row["verdict"] not in (DIFFERENT, EARLIER, UNCHANGED))
+                    else (row["verdict"] not in (DIFFERENT, EARLIER, UNCHANGED, UNREPEATED))
                 ):
                     shown = row["change"] if part == "mutants" else ""
                     print(f"    {row['problem']}: {row.get('detail', row['verdict'])[:200]} {shown}")

@@ -27,8 +27,8 @@ NO_Q = _Q_BITS
 PAYLOAD = np.uint64((1 << 61) - 1)
 
 RAW, F16, BF16, LOW, HIGH, PAIR, WIDE, BAD = (np.uint64(code) for code in range(8))
-"""Codes of a unit of two bytes: raw bits, a half, the lower or the upper part of a float, two numbers of one byte, a
-part of a double, or not comparable. The word of two bytes is a place in a table; see `ExactMemory.joined`."""
+"""Codes of a unit of two bytes: raw bits, a half, the lower or the upper part of a float, two bytes, a
+part of a double, or not comparable. `ExactMemory.joined` describes the words of two numbers."""
 CODES = {"f16": F16, "bf16": BF16, "f32": LOW, "tf32": LOW, "f64": WIDE, "e4m3": F16, "e5m2": BF16}
 """Format → code of the first unit. A byte has the code of a half, which occurs only in the table."""
 WIDTHS = {"f16": 1, "bf16": 1, "f32": 2, "tf32": 2, "f64": 4, "e4m3": 1, "e5m2": 1}
