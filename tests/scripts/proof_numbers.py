@@ -1,6 +1,6 @@
 """What the exact proof decides about the four kernels: random candidates and random mutants, run as a script.
 
-    python tests/scripts/proof_numbers.py RESULTS.jsonl [--kernel NAME] [--part candidates|mutants] [--count N]
+    python tests/scripts/proof_numbers.py RESULTS.jsonl [--kernel NAME] [--part candidates|mutants|cost] [--count N]
         [--seed N] [--seconds N] [--summary]
 
 Candidates are drawn until every value of every gene has occurred; each must be the same as the default candidate. A
@@ -18,7 +18,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -57,6 +57,7 @@ PROBLEMS = {
     ),
 }  # fmt: skip
 """Kernel → small problems with tails and two heads; a candidate runs at the first feasible one after a random one."""
+REPEATS = 10
 PATIENCE = 90
 """Seconds until a mutant counts as one that does not end."""
 SAME, DIFFERENT, EARLIER, UNCHANGED = "same", "different", "caught earlier", "unchanged"
@@ -330,6 +331,36 @@ def mutant_verdict(
         signal.alarm(0)
 
 
+# ---- cost
+
+
+def costs(runs: Runs) -> None:
+    """Print the least CPU seconds of the default candidate without checks, with the sanitizer's, and exact."""
+    kernel, config = runs.kernel, runs.kernel.space.default()
+    problem = kernel.problem(PROBLEMS[kernel.name][0])
+    program = runs.program(render(kernel, config, problem))
+    assert program is not None
+
+    def real(sanitize: bool) -> None:
+        memory = simt.Memory()
+        buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
+        for launch in launches_of(kernel, config, problem):
+            program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=sanitize)
+
+    def least(run: Callable[[], object]) -> float:
+        times = []
+        for _ in range(REPEATS):
+            began = time.process_time()
+            run()
+            times.append(time.process_time() - began)
+        return min(times)
+
+    plain, checked = least(lambda: real(False)), least(lambda: real(True))
+    exact = least(lambda: exact_run(kernel, config, problem, program))
+    shown = f"{1e3 * plain:.0f} ms, sanitized {1e3 * checked:.0f} ms, exact {1e3 * exact:.0f} ms"
+    print(f"{kernel.name} at {problem}: {shown}, {exact / checked:.1f} times the sanitized run")
+
+
 # ---- results
 
 
@@ -355,7 +386,7 @@ def main() -> int:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", type=Path)
     parser.add_argument("--kernel", choices=PROBLEMS, action="append")
-    parser.add_argument("--part", choices=("candidates", "mutants"), action="append")
+    parser.add_argument("--part", choices=("candidates", "mutants", "cost"), action="append")
     parser.add_argument("--count", type=int, default=200, help="candidates of each kernel; a quarter as many mutants")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"))
@@ -369,6 +400,9 @@ def main() -> int:
             remember_trust(KERNELS / kernel_name)
             runs = Runs(load_kernel(KERNELS / kernel_name))
             for part in options.part or ("candidates", "mutants"):
+                if part == "cost":
+                    costs(runs)
+                    continue
                 known = {
                     one: [row for row in rows if (row["part"], row["kernel"]) == (one, kernel_name)]
                     for one in ("candidates", "mutants")
