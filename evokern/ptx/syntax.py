@@ -111,7 +111,7 @@ class Instruction:
 
     def has(self, *words: str) -> bool:
         """Return whether at least one of the modifiers is present."""
-        return any(word in self.modifiers for word in words)
+        return not frozenset(words).isdisjoint(self.modifiers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ def test_products_of_every_layout(width: int, transposed: tuple[bool, bool]) -> 
 @pytest.mark.parametrize("a", [None, Layout(False, 8, 64), Layout(True, 4, 64)], ids=["registers", "k", "mn"])
 def test_warps_that_come_alone_compute_their_own_rows(a: Layout | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warp that does not arrive with the others of its warpgroup has its quarter of the rows."""
-    together = warpgroup._warps
-    monkeypatch.setattr(warpgroup, "_warps", lambda *of: replace(together(*of), each=1))
+    together = warpgroup.warps_of
+    monkeypatch.setattr(warpgroup, "warps_of", lambda *of: replace(together(*of), each=1))
     check(Product(72, a=a, b=Layout(True, 1, 72)))
 
 

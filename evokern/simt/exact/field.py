@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from evokern.simt.arrays import Array
-from evokern.simt.numerics import decode, ignore_float_warnings
+from evokern.simt.numerics import STORAGE, decode, ignore_float_warnings
 
 P, Q = 2147481143, 1073740571
 G = 4
@@ -26,11 +26,14 @@ NO_Q = _Q_BITS
 """Residue modulo Q of values that have none, such as exponentials."""
 PAYLOAD = np.uint64((1 << 61) - 1)
 
-RAW, F16, BF16, LOW, HIGH, BAD = (np.uint64(code) for code in (0, 1, 2, 3, 4, 7))
-"""Codes of a unit of two bytes: raw bits, a half, the lower or the upper part of a float, or not comparable."""
-CODES = {"f16": F16, "bf16": BF16, "f32": LOW, "tf32": LOW}
-NEXT_PART = np.uint64(1) << CODE_SHIFT
-"""Difference between the words of the upper and the lower part of a float."""
+RAW, F16, BF16, LOW, HIGH, PAIR, WIDE, BAD = (np.uint64(code) for code in range(8))
+"""Codes of a unit of two bytes: raw bits, a half, the lower or the upper part of a float, two bytes, a
+part of a double, or not comparable. `ExactMemory.joined` describes the words of two numbers."""
+CODES = {"f16": F16, "bf16": BF16, "f32": LOW, "tf32": LOW, "f64": WIDE, "e4m3": F16, "e5m2": BF16}
+"""Format → code of the first unit. A byte has the code of a half, which occurs only in the table."""
+WIDTHS = {"f16": 1, "bf16": 1, "f32": 2, "tf32": 2, "f64": 4, "e4m3": 1, "e5m2": 1}
+"""Format → units of a value, or 1 for a byte."""
+_NEXT_PART, _WIDE_PART = np.uint64(1 << 61), np.uint64(1 << 59)
 
 REASONS = {
     1: "integer instructions change the bits of a floating-point value",
@@ -70,9 +73,22 @@ def unpacked(words: Array) -> tuple[Array, Array]:
     return words & _P_BITS, words >> _Q_SHIFT & _Q_BITS
 
 
-def upper(words: Array) -> Array:
-    """Return the words of the upper parts of floats, from those of the lower parts."""
-    return np.where(words >> CODE_SHIFT == LOW, words + NEXT_PART, words)
+def next_part(words: Array, number: int, units: int) -> Array:
+    """Return the words of a further unit of values of two or four units, from those of the first."""
+    return words + _NEXT_PART if units == 2 else words ^ _WIDE_PART * np.uint64(number)
+
+
+def parts(words: Array, units: int) -> Array:
+    """Return the words of all units of values, [units, ...], from those of the first; other words are repeated."""
+    found = np.empty((units, *words.shape), np.uint64)
+    found[0] = words
+    if units > 1:
+        numbers = words >> CODE_SHIFT == (LOW if units == 2 else WIDE)
+        whole = bool(numbers.all())
+        for number in range(1, units):
+            part = next_part(words, number, units)
+            found[number] = part if whole else np.where(numbers, part, words)
+    return found
 
 
 def joint(*bads: Array | None) -> Array | None:
@@ -192,7 +208,7 @@ def _matmul(x: Array, y: Array, modulus: int) -> Array:
 
 @cache
 def _powers_of_two(modulus: int) -> Array:
-    return np.array([pow(2, n % (modulus - 1), modulus) for n in range(-1100, 1100)], np.uint64)
+    return np.array([pow(2, n % (modulus - 1), modulus) for n in range(-1200, 1100)], np.uint64)
 
 
 def integers(values: Array) -> Value:
@@ -205,7 +221,7 @@ def embedded(values: Array, site: np.uint64) -> Value:
     finite = np.isfinite(values)
     fraction, exponent = np.frexp(np.where(finite, values, 0.0))
     whole = np.ldexp(fraction, 53).astype(np.int64)
-    at = exponent.astype(np.int64) - 53 + 1100
+    at = exponent.astype(np.int64) - 53 + 1200
     found = integers(whole)
     p = found.p * _powers_of_two(P)[at] % _P
     q = found.q * _powers_of_two(Q)[at] % _Q
@@ -213,15 +229,18 @@ def embedded(values: Array, site: np.uint64) -> Value:
 
 
 @cache
-def half_table(kind: str) -> Value:
-    """Return the residues of all 65,536 patterns of a half format."""
-    values = decode(kind, np.arange(1 << 16, dtype=np.uint16).view(np.float16 if kind == "f16" else np.uint16))
+def narrow_table(kind: str) -> Value:
+    """Return the residues of all patterns of a format with one or two bytes."""
+    dtype = STORAGE[kind]
     with ignore_float_warnings():
+        values = decode(kind, np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}").view(dtype))
         return embedded(values.astype(np.float64), np.uint64(0))
 
 
 def floats(kind: str, bits: Array) -> Array:
     """Return the real numbers that some bits represent in a format."""
+    if kind == "f64":
+        return bits.view(np.float64)
     if kind in ("f32", "tf32"):
         return bits.view(np.float32)
-    return decode(kind, bits.view(np.float16) if kind == "f16" else bits).astype(np.float32)
+    return decode(kind, bits.view(STORAGE[kind])).astype(np.float32)

@@ -7,20 +7,21 @@ from collections.abc import Callable
 import numpy as np
 
 from evokern.ptx.matrix_shapes import shape_of
-from evokern.ptx.syntax import Operand
+from evokern.ptx.syntax import TYPE_BYTES, Operand
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.exact import field
-from evokern.simt.exact.field import BITS, NO_RULE, Value
+from evokern.simt.exact.field import BITS, NO_RULE, RAW, WIDTHS, Value
 from evokern.simt.exact.memory import embedded_bits, valued
-from evokern.simt.exact.plane import HALVES, Site
+from evokern.simt.exact.plane import Key, ShadowPlane, Site
 from evokern.simt.matrix import matrix_move, wmma_elements
+from evokern.simt.matrix.descriptors import ELEMENTS, STEP
 from evokern.simt.matrix.fragments import Fragment, mma_fragment
 from evokern.simt.matrix.wmma import Wmma
 from evokern.simt.memory.buffers import SHARED_WINDOW
+from evokern.simt.numerics import STORAGE
+from evokern.simt.operations import warpgroup
 from evokern.simt.operations.matrix_ops import items_of, mma_of, slot_of
 from evokern.simt.operations.memory_ops import address_rows, space_of
-
-KINDS = ("f32", "tf32", *HALVES)
 
 
 def _product(site: Site) -> Action | None:
@@ -35,7 +36,7 @@ def bind_products(sites: list[Site]) -> Action | None:
     site, form = sites[0], mma_of(sites[0].i)
     plane = site.plane
     kinds = {"a": form.a_type, "b": getattr(form, "b_type", form.a_type), "c": form.c_type, "d": form.d_type}
-    if not set(kinds.values()) <= set(KINDS):
+    if not set(kinds.values()) <= WIDTHS.keys():
         return _integer_products(sites, BITS if form.d_type == "s32" else NO_RULE)
     fragments = {
         one: form.fragments[one] if isinstance(form, Wmma) else mma_fragment(one, kind, form.shape)
@@ -47,7 +48,7 @@ def bind_products(sites: list[Site]) -> Action | None:
         for at, (one, extent) in enumerate((("a", (m, k)), ("b", (k, n)), ("c", (m, n))), 1)
     ]
     targets = [[one.key(item) for item in items_of(one.i.operands[0])] for one in sites]
-    fragment, each = fragments["d"], 2 if kinds["d"] in HALVES else 1
+    fragment = fragments["d"]
 
     def run() -> None:
         a, b, c = (one() for one in read)
@@ -55,11 +56,41 @@ def bind_products(sites: list[Site]) -> Action | None:
         words = words.reshape(len(sites), -1, 32, words.shape[-1]).transpose(0, 3, 1, 2)
         rows, mask = words.reshape(len(sites), -1, plane.lanes), site.mask()
         for own, keys in zip(rows, targets, strict=True):
-            for number, key in enumerate(keys):
-                if key is not None:
-                    plane.put(key, own[number * each : (number + 1) * each], mask)
+            _put_registers(plane, keys, own, mask)
 
     return run
+
+
+def _put_registers(plane: ShadowPlane, keys: list[Key | None], words: Array, mask: Array | None) -> None:
+    """Write the words of a fragment's elements, [elements, lanes], to its registers."""
+    each = words.shape[0] // len(keys)
+    for number, key in enumerate(keys):
+        if key is not None:
+            plane.put(key, words[number * each : (number + 1) * each], mask)
+
+
+def _registers(site: Site, slots: Array, kind: str) -> Value:
+    """Return the values in some registers, [registers, elements, lanes]."""
+    plane, size = site.plane, STORAGE[kind].itemsize
+    units, lanes = max(size // 2, 2), plane.lanes
+    file = "64" if size == 8 else "32"
+    bits = site.batch.registers.bits[file][slots].view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
+    found = [plane.units((file, slot)) for slot in slots.tolist()]
+    if all(one is None for one in found):
+        value = embedded_bits(kind, bits.reshape(-1), site.number)
+    else:
+        none = np.zeros((units, lanes), np.uint64)
+        words = np.stack([none if one is None else one for one in found])
+        if size == 1:
+            words = site.split(words).transpose(1, 2, 0, 3)
+        words = words.transpose(1, 0, 2).reshape(units, -1) if WIDTHS[kind] > 1 else words.reshape(-1)
+        value = valued(words, bits.reshape(-1), kind, site.number)
+    p, q = value.p.reshape(bits.shape), value.q.reshape(bits.shape)
+    return Value(p, q, None if value.bad is None else value.bad.reshape(bits.shape))
+
+
+def _placed(value: Value, place: Callable[[Array], Array]) -> Value:
+    return Value(place(value.p), place(value.q), None if value.bad is None else place(value.bad))
 
 
 def _integer_products(sites: list[Site], reason: np.uint64) -> Action:
@@ -75,36 +106,85 @@ def _matrix_reader(
     sites: list[Site], place: int, kind: str, fragment: Fragment, extent: tuple[int, int]
 ) -> Callable[[], Value]:
     """Return a function that reads an operand of several products as matrices of values, [products * warps, …]."""
-    plane, number, pair = sites[0].plane, sites[0].number, kind in HALVES
-    table = np.array([[slot_of(item, one.binder, "32") for item in items_of(one.i.operands[place])] for one in sites])
+    file = "64" if kind == "f64" else "32"
+    table = np.array([[slot_of(item, one.binder, file) for item in items_of(one.i.operands[place])] for one in sites])
     slots, inverse = np.unique(table, return_inverse=True)
-    inverse = inverse.reshape(table.shape)
-    file, lanes, units = sites[0].batch.registers.bits["32"], plane.lanes, 2 if pair else 1
-    warps, where = lanes // 32, (fragment.rows, fragment.columns)
-    none = np.zeros((2, lanes), np.uint64)
+    inverse, warps = inverse.reshape(table.shape), sites[0].plane.lanes // 32
 
-    def read() -> Value:
-        bits = file[slots]
-        if pair:
-            bits = bits.view(np.uint16).reshape(-1, lanes, 2).transpose(0, 2, 1)
-        words = [plane.units(("32", slot)) for slot in slots.tolist()]
-        if all(one is None for one in words):
-            value = embedded_bits(kind, bits.reshape(-1), number)
-        else:
-            known = np.stack([none if one is None else one for one in words])
-            known = known.reshape(-1) if pair else known.transpose(1, 0, 2).reshape(2, -1)
-            value = valued(known, bits.reshape(-1), kind, number)
+    def placed(residues: Array) -> Array:
+        elements = residues.reshape(slots.size, -1, warps, 32)[inverse]
+        elements = elements.reshape(len(sites), -1, warps, 32).transpose(0, 2, 3, 1)
+        matrices = np.empty((len(sites) * warps, *extent), np.uint64)
+        matrices[:, fragment.rows, fragment.columns] = elements.reshape(len(sites) * warps, 32, -1)
+        return matrices
+
+    return lambda: _placed(_registers(sites[0], slots, kind), placed)
+
+
+def _warpgroup_product(site: Site) -> Action | None:
+    """Bind `wgmma.mma_async`; as in the machine, the product is computed when it is issued."""
+    if not site.i.has("mma_async"):
+        return None
+    i, plane, batch, shared = site.i, site.plane, site.batch, site.state.shared
+    product, left, right = warpgroup.operands(i, site.binder)
+    kind, to, columns = product.a_type, product.d_type, product.columns
+    slots = np.array([slot_of(item, site.binder, "32") for item in items_of(i.operands[0])])
+    keys = [site.key(item) for item in items_of(i.operands[0])]
+    tiles = [mma_fragment("d", to, (16, 8, 16)) for _ in range(columns // 8)]
+    rows, of_a = np.concatenate([one.rows for one in tiles], 1), mma_fragment("a", kind, (16, 8, 16))
+    across = np.concatenate([one.columns + 8 * number for number, one in enumerate(tiles)], 1)
+    keep = warpgroup.added(i, site.binder)
+
+    def in_shared(factor: warpgroup.Shared, warps: warpgroup.Warps, *, own: bool) -> Value:
+        """Return an operand in shared memory, [units, extent, 16], or transposed."""
+        at = factor.addresses(warps.leaders)
+        at = warpgroup.own_rows(at, warps, factor.transposed) if own else at
+        first = (at + shared.base[warps.leaders].reshape(-1, 1, 1)) >> 1
+        units = first[..., None] + np.arange(ELEMENTS)
+        words, bits = (one.take(units, mode="clip") for one in (plane.spaces["shared"].words, shared.view(2)))
+        value, shape = valued(words.reshape(-1), bits.reshape(-1), kind, site.number), (*at.shape[:2], -1)
+        return _placed(value, lambda one: one.reshape(shape).reshape(at.shape[0], at.shape[1], -1))
+
+    def in_registers(table: Array, of: tuple[Array, Array], of_kind: str, lanes: slice | Array, width: int) -> Value:
+        """Return an operand in registers, [warps, 16, width]."""
 
         def placed(residues: Array) -> Array:
-            elements = residues.reshape(-1, units, warps, 32)[inverse]
-            elements = elements.reshape(len(sites), -1, warps, 32).transpose(0, 2, 3, 1)
-            matrices = np.empty((len(sites) * warps, *extent), np.uint64)
-            matrices[:, where[0], where[1]] = elements.reshape(len(sites) * warps, 32, -1)
+            elements = residues.reshape(-1, plane.lanes)[:, lanes]
+            elements = elements.reshape(elements.shape[0], -1, 32).transpose(1, 2, 0)
+            matrices = np.empty((elements.shape[0], 16, width), np.uint64)
+            matrices[:, of[0], of[1]] = elements
             return matrices
 
-        return Value(placed(value.p), placed(value.q), None if value.bad is None else placed(value.bad))
+        return _placed(_registers(site, table, of_kind), placed)
 
-    return read
+    def run() -> None:
+        active = site.active()
+        if not active.count:
+            return
+        warps = warpgroup.warps_of(batch, active, [one for one in (left, right) if isinstance(one, warpgroup.Shared)])
+        units = warps.leaders.size
+        if isinstance(left, warpgroup.Shared):
+            a = in_shared(left, warps, own=True)
+            a = _placed(a, lambda one: one.swapaxes(1, 2)) if left.transposed else a
+        else:
+            a = in_registers(left, (of_a.rows, of_a.columns), kind, warps.columns, STEP)
+            a = _placed(a, lambda one: one.reshape(units, -1, STEP))
+        b = in_shared(right, warps, own=False)
+        b = b if right.transposed else _placed(b, lambda one: one.swapaxes(1, 2))
+        total = _placed(field.matmul(a, b), lambda one: one.reshape(-1, 16, columns))
+        total = field.negate(total) if product.negated else total
+        kept = keep(warps)
+        if kept.any():
+            old = in_registers(slots, (rows, across), to, warps.columns, columns)
+            total = field.add(total, _placed(old, lambda one: np.where(kept[:, None, None], one, np.uint64(0))))
+        found = total.words(to)[:, rows, across].transpose(2, 0, 1).reshape(across.shape[1], -1)
+        if not isinstance(warps.columns, slice):
+            words = np.zeros((found.shape[0], plane.lanes), np.uint64)
+            words[:, warps.columns] = found
+            found = words
+        _put_registers(plane, keys, found, site.mask())
+
+    return run
 
 
 def _matrix_places(site: Site, operand: Operand, count: int) -> Callable[[], Array]:
@@ -112,11 +192,12 @@ def _matrix_places(site: Site, operand: Operand, count: int) -> Callable[[], Arr
     row, offset = address_rows(operand, site.binder, "shared")
     move = matrix_move(count, transposed=site.i.has("trans"))
     low = (SHARED_WINDOW if space_of(site.i) == "generic" else 0) - offset
-    lanes, base = site.plane.lanes, site.state.shared.base
+    lanes, shared = site.plane.lanes, site.state.shared
+    base = shared.base - low - (shared.window if shared.ranks > 1 else 0)
 
     def places() -> Array:
-        address = np.broadcast_to(row, (lanes,)).astype(np.int64) - low
-        parts = move.addresses(address.reshape(-1, 32)).reshape(count, lanes, -1) + base[:, None]
+        address = np.broadcast_to(row, (lanes,)).astype(np.int64) + base
+        parts = move.addresses(address.reshape(-1, 32)).reshape(count, lanes, -1)
         first = (parts >> 1).transpose(0, 2, 1)
         return np.concatenate([first, first + 1], 1) if first.shape[1] == 1 else first
 
@@ -167,13 +248,10 @@ def _fragment_move(site: Site) -> Action | None:
     i = site.i
     store = i.has("store")
     operand = next(word for word in i.modifiers if word in ("a", "b", "c", "d"))
-    kind = next(word for word in i.modifiers if word in (*KINDS, "s8", "u8", "s32", "f64"))
+    kind = next(word for word in i.modifiers if word in (*WIDTHS, "s8", "u8", "s32"))
     registers, where = (i.operands[1], i.operands[0]) if store else (i.operands[0], i.operands[1])
     items = items_of(registers)
-    if kind not in KINDS:
-        keys = [key for item in items for key in site.keys(item)]
-        word = np.full(site.plane.lanes, site.bad_word(NO_RULE))
-        return None if store else lambda: site.put_tainted(keys, word, site.mask())
+    size = TYPE_BYTES[kind]
     rows, columns = wmma_elements(shape_of(i), operand, kind)
     m, n, k = shape_of(i)
     extent = {"a": (m, k), "b": (k, n)}.get(operand, (m, n))
@@ -181,8 +259,8 @@ def _fragment_move(site: Site) -> Action | None:
     lines, places = (rows, columns) if major else (columns, rows)
     pitch = extent[1] if major else extent[0]
     stride = site.binder.src(i.operands[2], "u32") if len(i.operands) > 2 else None
-    each = 1 if kind in HALVES else 2
-    find, read = site.places(where), [site.units(item, 2) for item in items]
+    each, pieces = max(size // 2, 1), max(4 // size, 1)
+    find, read = site.places(where), [site.units(item, each * pieces) for item in items]
     whole = np.arange(site.plane.lanes) % 32
 
     def run() -> None:
@@ -190,15 +268,17 @@ def _fragment_move(site: Site) -> Action | None:
             mine = whole[lanes.lanes]
             step = lanes.pick(stride).astype(np.int64) if stride is not None else np.int64(pitch)
             for number, item in enumerate(items):
-                parts = [number * 2 + piece for piece in range(2)] if each == 1 else [number]
-                starts = [first + (lines[mine, at] * step + places[mine, at]) * each for at in parts]
+                parts = [number * pieces + piece for piece in range(pieces)]
+                starts = [first + (lines[mine, at] * step + places[mine, at]) * size for at in parts]
                 if store:
                     found = read[number]()
-                    words = np.zeros((2, site.plane.lanes), np.uint64) if found is None else found
+                    words = np.zeros((each * pieces, site.plane.lanes), np.uint64) if found is None else found
                     for at, start in enumerate(starts):
                         space.store(start, words[at * each : (at + 1) * each][:, lanes.lanes])
                     continue
                 loaded = np.concatenate([space.load(start, each) for start in starts])
+                if size == 1:
+                    loaded = np.tile(np.where(loaded.any(0), site.bad_word(BITS), RAW), (2, 1))
                 _put_lanes(site, item, loaded, lanes)
 
     return run
@@ -213,6 +293,7 @@ def _put_lanes(site: Site, item: Operand, loaded: Array, lanes: Active) -> None:
 MATRIX_RULES: dict[tuple[str, str], Callable[[Site], Action | None]] = {
     ("mma", "*"): _product,
     ("wmma", "*"): _product,
+    ("wgmma", "*"): _warpgroup_product,
     ("ldmatrix", "*"): _load_matrix,
     ("stmatrix", "*"): _store_matrix,
     ("movmatrix", "*"): _transpose,

@@ -12,25 +12,29 @@ import numpy as np
 from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array, sparse_zeros
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.exact.field import (
     BAD,
     BF16,
     CODE_SHIFT,
     CODES,
     MIXED,
-    NEXT_PART,
+    PAIR,
     PAYLOAD,
     RAW,
     REASON_SHIFT,
     REASONS,
+    WIDTHS,
     Value,
     embedded,
     floats,
-    half_table,
+    narrow_table,
+    next_part,
+    parts,
     unpacked,
-    upper,
 )
 from evokern.simt.memory.buffers import Buffer, Memory
+from evokern.simt.numerics import STORAGE
 
 OUTPUT = np.uint64((1 << 31) - 1)
 """Number in place of an instruction's, for values that the comparison of outputs reads."""
@@ -58,6 +62,8 @@ class ExactMemory:
     def __init__(self, memory: Memory, end: float = math.inf) -> None:
         self.memory, self.end, self.late = memory, end, False
         self._words: Array = np.zeros(0, np.uint64)
+        self._pairs: Array = np.zeros((2, 0), np.uint64)
+        self._used = 0
         self._programs: list[tuple[int, PtxProgram]] = []
 
     @property
@@ -97,54 +103,76 @@ class ExactMemory:
         location = program.lines.source_location(instruction.location)
         return Obstacle(REASONS[payload >> int(REASON_SHIFT)], location, instruction.text)
 
+    def joined(self, low: Array, high: Array) -> Array:
+        """Return the words of units of two bytes: places in a table of both words, if a byte is a number."""
+        bad = np.where(low >> CODE_SHIFT == BAD, low, np.where(high >> CODE_SHIFT == BAD, high, RAW))
+        numbers = (bad == RAW) & ((low | high) != RAW)
+        first, self._used = self._used, self._used + int(np.count_nonzero(numbers))
+        if self._used > self._pairs.shape[1]:
+            self._pairs = np.concatenate([self._pairs[:, :first], np.zeros((2, self._used), np.uint64)], 1)
+        self._pairs[:, first : self._used] = low[numbers], high[numbers]
+        bad[numbers] = np.arange(first, self._used, dtype=np.uint64) | PAIR << CODE_SHIFT
+        return bad
+
+    def split(self, words: Array, bad: np.uint64) -> Array:
+        """Return the words of the bytes of units, [2, ...]; `bad` replaces those of parts of wider numbers."""
+        codes = words >> CODE_SHIFT
+        pairs = codes == PAIR
+        other = np.where((codes == RAW) | (codes == BAD), words, bad)
+        if not pairs.any():
+            return np.stack([other, other])
+        found = self._pairs.take((words & PAYLOAD).astype(np.int64), 1, mode="clip")
+        return np.where(pairs, found, other)
+
     def write(self, buffer: Buffer, kind: str, value: Value) -> None:
-        """Set the shadow of a buffer of floating-point elements."""
-        units = buffer.size // 2 // value.p.size
-        words = value.words(kind)
-        start = buffer.offset // 2
-        for unit in range(units):
-            self.words[start + unit : start + buffer.size // 2 : units] = upper(words) if unit else words
+        """Set the shadow of a buffer of floating-point elements, of two bytes or more each."""
+        units = WIDTHS[kind]
+        words = parts(value.words(kind), units).T.reshape(-1)
+        self.words[buffer.offset // 2 : buffer.offset // 2 + words.size] = words
 
     def read(self, buffer: Buffer, kind: str) -> Value:
         """Return the shadow of a buffer of floating-point elements."""
-        units = 1 if kind in ("f16", "bf16") else 2
-        start, count = buffer.offset // 2, buffer.size // 2 // units
-        words = np.ascontiguousarray(self.words[start : start + count * units].reshape(count, units).T)
+        dtype = STORAGE[kind]
         raw = self.memory.storage[buffer.offset : buffer.offset + buffer.size]
-        bits = raw.view(np.uint16 if units == 1 else np.uint32)
-        return valued(words[0] if units == 1 else words, bits, kind, OUTPUT)
+        bits = raw.view(f"u{dtype.itemsize}")
+        words = self.words[buffer.offset // 2 : (buffer.offset + buffer.size + 1) // 2]
+        if dtype.itemsize == 1:
+            words = self.split(words, OUTPUT | MIXED << REASON_SHIFT | BAD << CODE_SHIFT).T.reshape(-1)[: bits.size]
+        elif dtype.itemsize > 2:
+            words = np.ascontiguousarray(words.reshape(bits.size, -1).T)
+        return valued(words, bits, kind, OUTPUT)
 
 
 def valued(words: Array, bits: Array, kind: str, site: np.uint64) -> Value:
-    """Return the values that units represent in a format.
+    """Return the values that units, or bytes of units, represent in a format.
 
     Args:
-        words: words of one unit of each value, or for `f32` of two units; a single row of `LOW` words is a whole value.
-        bits: real bits of the values, uint16 or uint32.
-        kind: `f16`, `bf16`, `f32` or `tf32`.
+        words: words of one unit or byte of each value, or for wider formats [units, ...]; a single row is enough for
+            values that are known to be whole.
+        bits: real bits of the values.
+        kind: format.
         site: number of the reading instruction.
     """
-    wanted = CODES[kind]
-    first = words[0] if kind in ("f32", "tf32") else words
+    units = WIDTHS[kind]
+    first, rest = (words[0], words[1:]) if units > 1 else (words, words[:0])
     codes = first >> CODE_SHIFT
-    right = codes == wanted
-    whole = words.shape[0] == 1 or kind in ("f16", "bf16")
-    if not whole:
-        right &= words[1] == first + NEXT_PART
+    right = codes == CODES[kind]
+    for number, word in enumerate(rest, 1):
+        right &= word == next_part(first, number, units)
     p, q = unpacked(first)
     if right.all():
         return Value(p, q)
     raw = codes == RAW
     bad = np.where(codes == BAD, first & PAYLOAD, np.uint64(0))
-    if not whole:
-        second = words[1] >> CODE_SHIFT
+    if rest.size and units == 2:
         # bfloat16 is the upper half of a float whose lower half is zero.
-        extended = raw & (second == BF16) & (bits & np.uint32(0xFFFF) == 0)
-        upper_p, upper_q = unpacked(words[1])
+        extended = raw & (rest[0] >> CODE_SHIFT == BF16) & (bits & np.uint32(0xFFFF) == 0)
+        upper_p, upper_q = unpacked(rest[0])
         p, q = np.where(extended, upper_p, p), np.where(extended, upper_q, q)
         right |= extended
-        raw &= second == RAW
-        bad = np.where((second == BAD) & (bad == 0), words[1] & PAYLOAD, bad)
+    for word in rest:
+        raw &= word == RAW
+        bad = np.where((word >> CODE_SHIFT == BAD) & (bad == 0), word & PAYLOAD, bad)
     if raw.any():
         known = embedded_bits(kind, bits, site)
         p, q = np.where(raw, known.p, p), np.where(raw, known.q, q)
@@ -158,9 +186,9 @@ def valued(words: Array, bits: Array, kind: str, site: np.uint64) -> Value:
 
 def embedded_bits(kind: str, bits: Array, site: np.uint64) -> Value:
     """Return the values of raw bits in a format."""
-    if kind in ("f32", "tf32"):
+    if WIDTHS[kind] > 1:
         return embedded(floats(kind, bits).astype(np.float64), site)
-    table, at = half_table(kind), bits.astype(np.int64)
+    table, at = narrow_table(kind), bits.view(f"u{bits.itemsize}").astype(np.int64)
     assert table.bad is not None
     bad = table.bad[at]
     return Value(table.p[at], table.q[at], np.where(bad != 0, bad | site, bad) if bad.any() else None)
@@ -170,7 +198,12 @@ class SpacePlane:
     """Shadow of one state space, seen by the lanes of a batch."""
 
     def __init__(
-        self, words: Callable[[], Array], real: Callable[[], Array], base: Array | None, window: int = 0
+        self,
+        words: Callable[[], Array],
+        real: Callable[[], Array],
+        base: Array | None,
+        window: int = 0,
+        cluster: tuple[Array, int] | None = None,
     ) -> None:
         """Create the shadow.
 
@@ -179,35 +212,40 @@ class SpacePlane:
             real: function that returns its real bytes.
             base: byte at which each lane's part starts; None if all lanes share the space.
             window: lowest address of the space.
+            cluster: window of each lane's block and bytes of a block, if addresses may belong to another block.
         """
-        self._words, self._real, self._base, self._window = words, real, base, window
+        self._words, self._real, self._base, self._window, self._cluster = words, real, base, window, cluster
 
     @property
     def words(self) -> Array:
         """The words of the space."""
         return self._words()
 
-    def units(self, active: Active, address: Array, offset: int) -> Array:
-        """Return the first unit of each lane's access; addresses outside the space become the nearest unit."""
+    def places(self, active: Active, address: Array, offset: int) -> Array:
+        """Return the first byte of each lane's access; accesses outside the space move into it."""
         where = address.astype(np.int64) + (offset - self._window)
+        if address.dtype.itemsize == 4:
+            where &= 0xFFFFFFFF
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
-        if self._base is not None:
-            where = where + active.pick(self._base)
-        return where >> 1
+        if self._cluster is not None:
+            own, size = self._cluster
+            where = (where & (1 << RANK_BITS) - 1) + ((where >> RANK_BITS) - (active.pick(own) >> RANK_BITS)) * size
+        return where if self._base is None else where + active.pick(self._base)
 
     def load(self, first: Array, count: int) -> Array:
-        """Return the words of `count` units from each first unit, [units, lanes]."""
-        at = first[None] + np.arange(count)[:, None]
+        """Return the words of `count` units from each first byte on, [units, lanes]."""
+        at = (first >> 1)[None] + np.arange(count)[:, None]
         return self.words.take(at, mode="clip")
 
-    def real(self, first: Array) -> Array:
-        """Return the four real bytes from each first unit on, as uint32."""
-        return self._real().view(np.uint32).take(first >> 1, mode="clip")
+    def real(self, first: Array, kind: str) -> Array:
+        """Return the real bits of the values of a format that start at each first byte."""
+        size = STORAGE[kind].itemsize
+        return self._real().view(f"u{size}").take(first // size, mode="clip")
 
     def store(self, first: Array, units: Array) -> None:
-        """Set the words from each first unit on; accesses outside the space are left out."""
-        words = self.words
+        """Set the words from each first byte on; accesses outside the space are left out."""
+        words, first = self.words, first >> 1
         good = (first >= 0) & (first + units.shape[0] <= words.size)
         if not good.all():
             first, units = first[good], units[:, good]

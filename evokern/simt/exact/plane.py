@@ -7,13 +7,36 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from evokern.ptx.segments import Routine
-from evokern.ptx.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Pair, Register, Sink, Vector
+from evokern.ptx.syntax import (
+    TYPE_BYTES,
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Symbol,
+    Vector,
+)
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import LaunchStopped
 from evokern.simt.binder import Binder
-from evokern.simt.exact.field import BAD, CODE_SHIFT, LOW, NO_RULE, RAW, REASON_SHIFT, Value, upper
+from evokern.simt.exact.field import (
+    BAD,
+    BITS,
+    CODE_SHIFT,
+    CODES,
+    NO_RULE,
+    RAW,
+    REASON_SHIFT,
+    WIDTHS,
+    Value,
+    parts,
+)
 from evokern.simt.exact.memory import ExactMemory, SpacePlane, embedded_bits, valued
 from evokern.simt.memory.buffers import GLOBAL_BASE
+from evokern.simt.numerics import STORAGE
 from evokern.simt.operations.memory_ops import address_rows, space_of
 from evokern.simt.operations.spaces import by_state_space
 from evokern.simt.state import MachineState
@@ -22,13 +45,13 @@ Key = tuple[str, int]
 """Register class and row."""
 UNITS = {"16": 1, "32": 2, "64": 4}
 """Register class → units of two bytes."""
-HALVES = ("f16", "bf16")
+HALVES, BYTES = ("f16", "bf16"), ("e4m3", "e5m2")
 
 
 class ShadowPlane:
     """Shadow of one batch.
 
-    A row has one word per unit and lane. A row of class 32 with a single word per lane holds a whole float. A missing
+    A row has one word per unit and lane. A row with too few words holds whole floats or doubles. A missing
     row is raw: each value is the number that its real bits represent.
     """
 
@@ -40,12 +63,16 @@ class ShadowPlane:
         self.rows: dict[Key, Array] = {}
         self._shared = np.zeros(state.shared.bytes.size // 2, np.uint64)
         self._local = np.zeros(state.local.bytes.size // 2, np.uint64)
+        self._params = state.params.shadow = np.zeros((state.params.area.shape[0], state.params.stride // 2), np.uint64)
+        shared = state.shared
+        cluster = (shared.window, shared.stride) if shared.ranks > 1 else None
         in_memory = SpacePlane(lambda: exact.words, lambda: exact.memory.storage, None, GLOBAL_BASE)
         self.spaces = {
-            "shared": SpacePlane(lambda: self._shared, lambda: state.shared.bytes, state.shared.base),
+            "shared": SpacePlane(lambda: self._shared, lambda: shared.bytes, shared.base, cluster=cluster),
             "local": SpacePlane(lambda: self._local, lambda: state.local.bytes, state.local.base),
             "global": in_memory,
             "const": in_memory,
+            "param": SpacePlane(lambda: self._params.reshape(-1), lambda: state.params.area.reshape(-1), None),
         }
         state.bulk.mirror = lambda: exact.words, self._shared
         self.copies: list[tuple[Array, Array, Array, Array]] = []
@@ -63,6 +90,7 @@ class ShadowPlane:
         self.copies.clear()
         self._shared.fill(0)
         self._local.fill(0)
+        self._params.fill(0)
 
     def before(self, numbers: Sequence[int]) -> list[Action]:
         """Return the steps that update the shadow; they run before the instructions, which may run as one group."""
@@ -143,17 +171,18 @@ class Site:
         return [] if key is None else [key]
 
     def bits(self, operand: Operand, kind: str) -> Callable[[], Array]:
-        """Return a function that reads the real bits of an operand: for a pair of halves, [2, lanes]."""
-        pair = kind.endswith("x2")
-        row = self.binder.src(operand, "u32" if pair or kind in ("f32", "tf32") else "u16")
+        """Return a function that reads the real bits of an operand: for a packed pair, [2, lanes]."""
+        base, pair = kind.removesuffix("x2"), kind.endswith("x2")
+        size = STORAGE[base].itemsize
+        row = self.binder.src(operand, f"u{8 * size * (1 + pair)}")
         if not pair:
             return lambda: row
-        return lambda: np.ascontiguousarray(row).view(np.uint16).reshape(-1, 2).T
+        return lambda: np.ascontiguousarray(row).view(f"u{size}").reshape(-1, 2).T
 
     def reader(self, operand: Operand, kind: str) -> Callable[[], Value]:
-        """Return a function that reads an operand as floating-point values: for a pair of halves, [2, lanes]."""
+        """Return a function that reads an operand as floating-point values: for a packed pair, [2, lanes]."""
         base, pair = kind.removesuffix("x2"), kind.endswith("x2")
-        if base not in ("f32", "tf32", *HALVES):
+        if base not in WIDTHS:
             return lambda: self.bad_value(NO_RULE)
         bits, key, plane, number = self.bits(operand, kind), self.key(operand), self.plane, self.number
         if key is None:
@@ -165,15 +194,20 @@ class Site:
             if words is None:
                 return embedded_bits(base, bits(), number)
             if base in HALVES:
-                units = plane.units(key)
-                assert units is not None
-                return valued(units if pair else units[0], bits(), base, number)
+                words = _whole(key, words)
+                return valued(words if pair else words[0], bits(), base, number)
+            if base in BYTES:
+                return valued(self.split(words[0]), bits(), base, number)
             value = valued(words, bits(), base, number)
-            if value.bad is None and words.shape[0] == 2 and bool((words[0] >> CODE_SHIFT == LOW).all()):
+            if value.bad is None and words.shape[0] > 1 and bool((words[0] >> CODE_SHIFT == CODES[base]).all()):
                 plane.rows[key] = words[:1]
             return value
 
         return read
+
+    def split(self, words: Array) -> Array:
+        """Return the words of the bytes of units, [2, ...]; parts of wider numbers are not comparable."""
+        return self.plane.exact.split(words, self.bad_word(BITS))
 
     def bad_value(self, reason: np.uint64) -> Value:
         """Return a value that is not comparable because of this instruction."""
@@ -181,19 +215,21 @@ class Site:
         return Value(none, none, none + (self.number | reason << REASON_SHIFT))
 
     def writer(self, operand: Operand, kind: str) -> Callable[[Value], None]:
-        """Return a function that writes values to a register: for a pair of halves, [2, lanes]."""
+        """Return a function that writes values to a register: for a packed pair, [2, lanes]."""
         key, plane = self.key(operand), self.plane
-        base = kind.removesuffix("x2")
+        base, pair = kind.removesuffix("x2"), kind.endswith("x2")
         if key is None:
             return lambda value: None
-        if key[0] == "64" or base not in ("f32", "tf32", *HALVES):
+        if base not in WIDTHS:
             word = np.full(plane.lanes, self.bad_word(NO_RULE))
             return lambda value: self.put_tainted([key], word, self.mask())
-        shape = (2 if kind.endswith("x2") else 1, plane.lanes)
-        rest = 0 if base in ("f32", "tf32") else UNITS[key[0]] - shape[0]
+        shape = (1 + pair, plane.lanes)
+        rest = 0 if WIDTHS[base] > 1 else UNITS[key[0]] - (1 if base in BYTES else shape[0])
 
         def write(value: Value) -> None:
             words = np.broadcast_to(value.words(base), shape)
+            if base in BYTES:
+                words = plane.exact.joined(*words)[None]
             if rest:
                 words = np.concatenate([words, np.zeros((rest, plane.lanes), np.uint64)])
             plane.put(key, words, self.mask())
@@ -247,8 +283,10 @@ class Site:
     def places(
         self, operand: Operand, space: str | None = None
     ) -> Callable[[], Iterator[tuple[SpacePlane, Active, Array]]]:
-        """Return a function that yields the space, the lanes and the first unit of each lane's access."""
+        """Return a function that yields the space, the lanes and the first byte of each lane's access."""
         space = space_of(self.i) if space is None else space
+        if space == "param":
+            return self._parameters(operand)
         row, offset = address_rows(operand, self.binder, space)
         reached = by_state_space(self.batch, space, self.plane.spaces)
 
@@ -256,7 +294,18 @@ class Site:
             active = self.active()
             if active.count:
                 for plane, lanes, address in reached(active, active.pick(row)):
-                    yield plane, lanes, plane.units(lanes, address, offset)
+                    yield plane, lanes, plane.places(lanes, address, offset)
+
+        return find
+
+    def _parameters(self, operand: Operand) -> Callable[[], Iterator[tuple[SpacePlane, Active, Array]]]:
+        """Return the function of `places` for parameters and results of device functions, one range per lane."""
+        assert isinstance(operand, Address) and isinstance(operand.base, Symbol)
+        start, stride = self.routine.params[operand.base.name] + operand.offset, self.state.params.stride
+
+        def find() -> Iterator[tuple[SpacePlane, Active, Array]]:
+            active = self.active()
+            yield self.plane.spaces["param"], active, active.lanes.astype(np.int64) * stride + start
 
         return find
 
@@ -267,8 +316,8 @@ class Site:
 
 
 def _whole(key: Key, words: Array) -> Array:
-    """Return the words of all units of a row, which may have a single word for a whole float."""
-    return np.concatenate([words, upper(words)]) if words.shape[0] < UNITS[key[0]] else words
+    """Return the words of all units of a row, which may have a single word for a whole number."""
+    return parts(words[0], UNITS[key[0]]) if words.shape[0] < UNITS[key[0]] else words
 
 
 def immediate(operand: Operand) -> int | None:

@@ -317,7 +317,16 @@ class ParamSpace:
         self.size = offset
         self.stride = -(-max(batch.program.param_bytes, 1) // 16) * 16
         self.area = np.zeros((batch.lanes if batch.program.param_bytes else 0, self.stride), np.uint8)
+        self.shadow: Array | None = None
+        """Shadow of the parameters of device functions, one word for every two bytes; None without exact arithmetic."""
         self._rows: list[tuple[Array, Array]] = []
+
+    def copy(self, lanes: Array, to: int, source: int, size: int) -> None:
+        """Copy parameters of device functions between functions, for some lanes."""
+        self.area[lanes, to : to + size] = self.area[lanes, source : source + size]
+        if self.shadow is not None:
+            units = (size + 1) // 2
+            self.shadow[lanes, to // 2 : to // 2 + units] = self.shadow[lanes, source // 2 : source // 2 + units]
 
     def load(self) -> None:
         """Refill the rows that differ between launches for new blocks."""

@@ -165,9 +165,7 @@ def _return(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
             part = batch.restrict(active, targets == target)
             copy = calls.copies.get(int(target), {}).get(segment.routine.number)
             if copy is not None:
-                to, source, size = copy
-                area = state.params.area
-                area[part.lanes, to : to + size] = area[part.lanes, source : source + size]
+                state.params.copy(part.lanes, *copy)
             schedule.push(base + int(target), part)
         return -1
 
@@ -248,7 +246,6 @@ def _enter(
     state: MachineState, segment: Segment, callee: Routine, given: CallOperands, fall: int, *, indirect: bool = False
 ) -> End:
     batch, schedule, calls, caller = state.batch, state.schedule, state.calls, segment.routine
-    area = state.params.area
     copies: list[tuple[int, int, int]] = []
     for operand, formal in zip(given.arguments, callee.function.params, strict=True):
         if not isinstance(operand, Symbol) or operand.name not in caller.params:
@@ -278,8 +275,8 @@ def _enter(
         calls.returns_at(depth)[active.mask] = fall
         if state.paths is not None:
             state.paths.enter(callee, active.mask)
-        for target, source, size in copies:
-            area[active.lanes, target : target + size] = area[active.lanes, source : source + size]
+        for copy in copies:
+            state.params.copy(active.lanes, *copy)
         schedule.push(schedule.key(depth + 1, callee.first_segment), active)
         return -1
 

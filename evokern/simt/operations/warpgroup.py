@@ -6,6 +6,7 @@ for them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +70,7 @@ def _literal(operand: Operand, legal: range | tuple[int, ...], i: Instruction) -
 
 
 @dataclass(frozen=True)
-class _Warps:
+class Warps:
     """Warps that issue a product, in units of one warp or a whole warpgroup; the warps of a unit share descriptors."""
 
     columns: slice | Array
@@ -88,7 +89,7 @@ class _Warps:
 
 
 @dataclass(frozen=True)
-class _Shared:
+class Shared:
     """Operand of a product in shared memory."""
 
     row: Array
@@ -114,16 +115,14 @@ class _Shared:
 
 
 def _bind_product(i: Instruction, b: Binder) -> Action:
-    product, left, right = _operands(i, b)
+    product, left, right = operands(i, b)
     state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     file = batch.registers.bits["32"]
     d_rows = np.array([slot_of(item, b, "32") for item in items_of(i.operands[0])])
-    scale = i.operands[3]
-    keep_row = b.src(Register(scale.name) if isinstance(scale, Register) else scale, "pred")
-    drop = isinstance(scale, Register) and scale.negated
-    factors = [factor for factor in (left, right) if isinstance(factor, _Shared)]
+    keep = added(i, b)
+    factors = [factor for factor in (left, right) if isinstance(factor, Shared)]
 
-    def gather(rows: Array, warps: _Warps) -> Array:
+    def gather(rows: Array, warps: Warps) -> Array:
         taken = file.take(rows, 0) if isinstance(warps.columns, slice) else file[rows[:, None], warps.columns]
         return taken.reshape(rows.size, -1, 32)
 
@@ -132,12 +131,12 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
         if not active.count:
             return
         state.shared.met(active)
-        warps = _warps(batch, active, factors)
+        warps = warps_of(batch, active, factors)
         if any(factor.unusual(warps.leaders) for factor in factors):
             raise batch.program.refuse(i, "a matrix descriptor with a base offset is not supported")
         b_at = right.addresses(warps.leaders)
-        if isinstance(left, _Shared):
-            a_at = _own_rows(left.addresses(warps.leaders), warps, left.transposed)
+        if isinstance(left, Shared):
+            a_at = own_rows(left.addresses(warps.leaders), warps, left.transposed)
             own = _by_lane(_in_order_of_warps(a_at, left.transposed), warps)
             a_values = product.left(_load(state.shared, a_at, warps), transposed=left.transposed)
         else:
@@ -151,8 +150,7 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
             state.products.issue(active, own, common, number, 32 * warps.each)
         else:
             state.products.issue(active, [row[here] for row in own], [row[here] for row in common], number, 0)
-        keep = (keep_row[warps.first] if keep_row.shape[0] > 1 else np.broadcast_to(keep_row, warps.first.shape)) ^ drop
-        result = product(a_values, b_values, gather(d_rows, warps), keep).reshape(d_rows.size, -1)
+        result = product(a_values, b_values, gather(d_rows, warps), keep(warps)).reshape(d_rows.size, -1)
         if isinstance(warps.columns, slice):
             file[d_rows] = result
         elif whole:
@@ -163,7 +161,15 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
     return run
 
 
-def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Shared, _Shared]:
+def added(i: Instruction, b: Binder) -> Callable[[Warps], Array]:
+    """Return a function that returns whether each warp adds its product to D."""
+    scale = i.operands[3]
+    row = b.src(Register(scale.name) if isinstance(scale, Register) else scale, "pred")
+    drop = isinstance(scale, Register) and scale.negated
+    return lambda warps: (row[warps.first] if row.shape[0] > 1 else np.broadcast_to(row, warps.first.shape)) ^ drop
+
+
+def operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | Shared, Shared]:
     """Return the product, A (rows of registers, or an operand in shared memory) and B."""
     in_registers = isinstance(i.operands[1], Vector)
     kinds = [word for word in i.modifiers if word in ("f16", "bf16", "f32", "tf32", "e4m3", "e5m2", "s32", "s8", "u8")]
@@ -177,13 +183,13 @@ def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Sha
         raise Unsupported(str(error)) from None
     if len(items_of(i.operands[0])) != product.registers or (in_registers and len(items_of(i.operands[1])) != 4):
         raise Unsupported(f"{i.name} needs {product.registers} registers for D and 4 for A")
-    right = _Shared(b.src(i.operands[2], "u64"), product.columns, turns[-1])
+    right = Shared(b.src(i.operands[2], "u64"), product.columns, turns[-1])
     if in_registers:
         return product, np.array([slot_of(item, b, "32") for item in items_of(i.operands[1])]), right
-    return product, _Shared(b.src(i.operands[1], "u64"), ROWS, turns[0]), right
+    return product, Shared(b.src(i.operands[1], "u64"), ROWS, turns[0]), right
 
 
-def _warps(batch: Batch, active: Active, factors: list[_Shared]) -> _Warps:
+def warps_of(batch: Batch, active: Active, factors: list[Shared]) -> Warps:
     """Return the warps that issue a product, as whole warpgroups if they arrived together with equal descriptors."""
     a_block = batch.geometry.width // 32
     warp = np.arange(batch.lanes // 32) if active.all else np.unique(active.lanes >> 5)
@@ -197,10 +203,10 @@ def _warps(batch: Batch, active: Active, factors: list[_Shared]) -> _Warps:
     for factor in factors:
         bits = factor.bits(first)
         together = together and bool((bits.reshape(-1, WARPS) == bits[::WARPS, None]).all())
-    return _Warps(columns, first, WARPS if together else 1, within % WARPS)
+    return Warps(columns, first, WARPS if together else 1, within % WARPS)
 
 
-def _own_rows(addresses: Array, warps: _Warps, transposed: bool) -> Array:
+def own_rows(addresses: Array, warps: Warps, transposed: bool) -> Array:
     """Return the pieces of A that the warps of each unit need: all pieces, or the 16 rows of one warp."""
     if warps.each == WARPS:
         return addresses
@@ -218,7 +224,7 @@ def _in_order_of_warps(addresses: Array, transposed: bool) -> Array:
     return addresses.reshape(units, -1)
 
 
-def _by_lane(addresses: Array, warps: _Warps) -> list[Array]:
+def _by_lane(addresses: Array, warps: Warps) -> list[Array]:
     """Distribute each unit's pieces over its lanes, as rows with one address per lane."""
     lanes = 32 * warps.each
     rounds = -(-addresses.shape[1] // lanes)
@@ -226,7 +232,7 @@ def _by_lane(addresses: Array, warps: _Warps) -> list[Array]:
     return [spread[:, number].reshape(-1) for number in range(rounds)]
 
 
-def _load(shared: SharedSpace, addresses: Array, warps: _Warps) -> Array:
+def _load(shared: SharedSpace, addresses: Array, warps: Warps) -> Array:
     """Return the pieces at these addresses, from the memory of each unit's block."""
     index = addresses + shared.base[warps.leaders].reshape(-1, *(1 for _ in addresses.shape[1:]))
     return shared.view(PIECE).take(index // PIECE, mode="clip")

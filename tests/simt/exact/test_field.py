@@ -91,5 +91,5 @@ def test_infinities_are_not_comparable() -> None:
     """Infinity and NaN have no residue, in floats and in halves."""
     value = field.embedded(np.array([np.inf, -np.inf, np.nan]), SITE)
     assert value.bad is not None and value.bad.all()
-    table = field.half_table("f16")
+    table = field.narrow_table("f16")
     assert table.bad is not None and (table.bad != 0).sum() == 2 * 1024

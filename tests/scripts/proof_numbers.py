@@ -1,0 +1,433 @@
+"""What the exact proof decides about the four kernels: random candidates and random mutants, run as a script.
+
+    python tests/scripts/proof_numbers.py RESULTS.jsonl [--kernel NAME] [--part candidates|mutants|cost] [--count N]
+        [--seed N] [--seconds N] [--summary]
+
+Candidates are drawn until every value of every gene has occurred; each must be the same as the default candidate. A
+mutant is a candidate with one change of its source: an index, bound, mask, constant, stage or term. It should be
+different, or have a finding of the sanitizer. Each result is one line of the file; a further run continues it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import helpers_path  # noqa: F401 (finds the helpers)
+from paths import KERNELS
+
+from evokern import simt
+from evokern.analysis.sanitize.candidate import few_rounds_remarks
+from evokern.compile.build import tensors_of
+from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.genes import Config, Value
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.render import Rendered, render
+from evokern.device.sim.algebra.proof import LIMIT, ExactRun, compared, exact_run
+from evokern.device.sim.arguments import draw_buffers
+from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.errors import SourceError
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import load_kernel
+from evokern.study.trust import remember_trust
+
+CHIP = CHIPS["h100"]
+PROBLEMS = {
+    "attention": (
+        "1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=bf16", "1,2,267,64", "1,2,139,128", "1,2,651,64",
+    ),
+    "attention_fp8": ("1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=u8", "1,2,267,64", "1,2,139,128,dtype=u8"),
+    "matmul": (
+        "75,48,200", "75,80,96,layout=nt", "77,48,104,dtype=bf16", "5,136,1000", "1,72,520,layout=nt",
+        "16,72,264", "137,152,88", "267,64,64,layout=nt",
+    ),
+    "rmsnorm": (
+        "5,264", "3,1024", "4,2048,dtype=bf16", "3,264,residual=add", "71,48", "2,4096,residual=add,dtype=bf16", "9,36",
+    ),
+}  # fmt: skip
+"""Kernel → small problems with tails and two heads; a candidate runs at the first feasible one after a random one."""
+REPEATS = 10
+PATIENCE = 90
+"""Seconds until a mutant counts as one that does not end."""
+SAME, DIFFERENT, EARLIER, UNCHANGED = "same", "different", "caught earlier", "unchanged"
+UNREPEATED = "a loop does not repeat"
+"""Verdict on a mutant whose problem is too small for it."""
+OPERATORS: tuple[tuple[str, str, str], ...] = (
+    ("bound", r"(?<![<>=!-])<=(?![<=])", "<"),
+    ("bound", r"(?<![<>=-])>=", ">"),
+    ("bound", r"(?<= )<(?= )", "<="),
+    ("bound", r"(?<= )>(?= )", ">="),
+    ("mask", r"==", "!="),
+    ("mask", r"!=", "=="),
+    ("mask", r"&&", "||"),
+    ("mask", r"\|\|", "&&"),
+    ("mask", r"(?<![&\w])& (?!&)", "| "),
+    ("index", r"(?<= )\+(?= )", "-"),
+    ("index", r"(?<= )-(?= )", "+"),
+    ("index", r"(?<= )\*(?= )", "+"),
+    ("index", r"(?<= )/(?= )", "*"),
+    ("index", r"(?<= )%(?= )", "/"),
+    ("index", r"(?<= )\^(?= )", "+"),
+    ("index", r"\bmin\(", "max("),
+    ("index", r"\bmax\(", "min("),
+    ("term", r"\+=", "="),
+    ("term", r"\bfmaf\(", "__fmul_rn(0.5f, 1.f) + fmaf("),
+    ("term", r"(?<= )\+ [\w.]+(\[[^\]]*\])*(?=[,;)])", ""),
+    ("term", r"(?<= )\* [\w.]+(\[[^\]]*\])*(?=[,;)])", ""),
+    ("constant", r"(?<![\w.#\"])\d+\.\d*f\b", "#float"),
+    ("constant", r"(?<![\w.#\"%{<])[1-9]\d*\b(?![.f\w])", "#up"),
+    ("constant", r"(?<![\w.#\"%{<])[1-9]\d*\b(?![.f\w])", "#down"),
+    ("stage", r"^ *[\w:]+(\([^;{}=]*\)|<[^;{}=]*>\([^;{}=]*\));$", "#drop"),
+)
+"""Kind of change, place, replacement."""
+SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|struct|using|__device__|extern|asm|:|\"|/\*)|__syncwarp|unroll")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a source."""
+
+    kind: str
+    file: str
+    line: int
+    before: str
+    after: str
+
+
+class TooLongError(Exception):
+    """The mutant does not end."""
+
+
+# ---- candidates
+
+
+def feasible_problem(kernel: Kernel, config: Config, start: int) -> Problem | None:
+    """Return a small problem at which a candidate can run: the first feasible one, from a place on."""
+    names = PROBLEMS[kernel.name]
+    for number in range(len(names)):
+        problem = kernel.problem(names[(start + number) % len(names)])
+        if all(check(kernel, one, [problem], CHIP, essential=True) is None for one in (config, kernel.space.default())):
+            return problem
+    return None
+
+
+def drawn(kernel: Kernel, rng: random.Random, wanted: tuple[str, Value] | None) -> tuple[Config, Problem] | None:
+    """Return a random candidate, with a wanted value of a gene if a feasible one is found."""
+    for _ in range(3000):
+        config = kernel.space.draw(rng)
+        if wanted is not None:
+            changes: dict[str, Value] = {}
+            name: str | None = wanted[0]
+            changes[wanted[0]] = wanted[1]
+            stack = [name]
+            while stack:
+                gene = kernel.space.gene(stack.pop() or "")
+                for other, allowed in gene.when.items():
+                    if changes.get(other, config[other]) not in allowed:
+                        changes[other] = rng.choice(tuple(allowed))
+                    stack.append(other)
+            config = kernel.space.canonical({**config, **changes})
+            if config[wanted[0]] != wanted[1]:
+                continue
+        problem = feasible_problem(kernel, config, rng.randrange(len(PROBLEMS[kernel.name])))
+        if problem is not None:
+            return config, problem
+    return None
+
+
+def missing_value(kernel: Kernel, rows: list[dict[str, Any]], failed: set[tuple[str, Value]]) -> Any:
+    """Return a value of a gene that no candidate has had yet."""
+    for gene in kernel.genes:
+        for value in gene.values:
+            if (gene.name, value) not in failed and not any(row["config"][gene.name] == value for row in rows):
+                return gene.name, value
+    return None
+
+
+class Runs:
+    """Runs of one kernel; default candidates run once for each problem."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._defaults: dict[Problem, ExactRun] = {}
+
+    def default(self, problem: Problem) -> ExactRun:
+        """Return the run of the default candidate."""
+        if problem not in self._defaults:
+            config = self.kernel.space.default()
+            program = self.program(render(self.kernel, config, problem))
+            assert isinstance(program, SimulatedProgram)
+            self._defaults[problem] = exact_run(self.kernel, config, problem, program)
+        return self._defaults[problem]
+
+    def program(self, rendered: Rendered) -> SimulatedProgram | None:
+        """Return a program; None if it does not compile."""
+        program = compile_simulated(rendered, CHIP)
+        return program if isinstance(program, SimulatedProgram) else None
+
+    def verdict(self, config: Config, problem: Problem, program: SimulatedProgram, paths: bool) -> dict[str, Any]:
+        """Compare a program with the default candidate."""
+        default = self.default(problem)
+        began = time.process_time()
+        run = exact_run(self.kernel, config, problem, program)
+        seconds = time.process_time() - began
+        found = compared(run, default)
+        worst = next((one for one in found if one.verdict != SAME), found[0])
+        remarks = list(few_rounds_remarks(run.paths, self.kernel.source)) if paths else []
+        return {"verdict": worst.verdict, "detail": str(worst), "seconds": seconds, "remarks": remarks}
+
+    def finding(self, config: Config, problem: Problem, program: SimulatedProgram) -> str:
+        """Return the first error that the sanitizer finds; empty if there is none."""
+        memory = simt.Memory()
+        buffers = draw_buffers(memory, tensors_of(self.kernel, config, problem))
+        for launch in launches_of(self.kernel, config, problem):
+            result = program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=True)
+            if result.errors or not result.completed:
+                return f"{result.fault.kind} at line {result.fault.line}" if result.fault else "it does not end"
+        return ""
+
+
+def candidates(runs: Runs, options: Namespace, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the verdict on random candidates."""
+    kernel, failed = runs.kernel, set[tuple[str, Value]]()
+    while len(rows) < options.count:
+        rng = random.Random(f"{options.seed} {kernel.name} {len(rows)}")
+        wanted = missing_value(kernel, rows, failed)
+        found = drawn(kernel, rng, wanted)
+        if found is None:
+            failed.add(wanted)
+            print(f"{kernel.name}: no feasible candidate with {wanted}", flush=True)
+            continue
+        config, problem = found
+        row = {"problem": str(problem), "config": dict(config)}
+        program = runs.program(render(kernel, config, problem))
+        row |= runs.verdict(config, problem, program, True) if program else {"verdict": "does not compile"}
+        rows.append(row)
+        yield row
+
+
+# ---- mutants
+
+
+def changes_of(text: str, file: str, lines: set[int]) -> list[Change]:
+    """Return all changes of a source; `lines` are those with instructions."""
+    found = []
+    for number, whole in enumerate(text.splitlines(), 1):
+        if SKIPPED.search(whole) or (lines and number not in lines):
+            continue
+        line = whole.split("//")[0].rstrip()
+        for kind, pattern, by in OPERATORS:
+            for match in re.finditer(pattern, line):
+                new = {"#float": "({}*1.0009765625f)", "#up": "({}+1)", "#down": "({}-1)", "#drop": ";"}.get(by, by)
+                changed = line[: match.start()] + new.format(match[0]) + line[match.end() :]
+                found.append(Change(kind, file, number, line.strip(), changed.strip()))
+    return found
+
+
+def mutated(rendered: Rendered, change: Change) -> Rendered:
+    """Return a source with a change."""
+
+    def text(whole: str) -> str:
+        lines = whole.splitlines()
+        lines[change.line - 1] = change.after
+        return "\n".join(lines) + "\n"
+
+    if not change.file:
+        return replace(rendered, source=text(rendered.source))
+    old = rendered.headers[change.file]
+    headers = {name: text(one) if one == old else one for name, one in rendered.headers.items()}
+    return replace(rendered, headers=headers)
+
+
+def instructions(runs: Runs, config: Config, problem: Problem, program: SimulatedProgram) -> tuple[list[str], Any]:
+    """Return the instructions of a program, and the lines of each file that have one."""
+    texts, places = [], defaultdict(set)
+    for launch in launches_of(runs.kernel, config, problem):
+        entry = program.entry(launch)
+        for one in entry.instructions:
+            texts.append(one.text)
+            where = entry.lines.source_location(one.location)
+            places[Path(where.file or "").name].add(where.line)
+    return texts, places
+
+
+def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the verdict on random changes of candidates that are the same as the default candidate."""
+    kernel, drawn_count = runs.kernel, max((row["number"] for row in rows), default=-1) + 1
+    honest = [row for row in honest if row["verdict"] == SAME and not row["remarks"]]
+    while sum(row["verdict"] not in (UNCHANGED, UNREPEATED) for row in rows) < options.count:
+        rng = random.Random(f"{options.seed} {kernel.name} mutant {drawn_count}")
+        drawn_count += 1
+        given = rng.choice(honest)
+        config = kernel.space.canonical(given["config"])
+        problem = feasible_problem(kernel, config, rng.randrange(len(PROBLEMS[kernel.name]))) or kernel.problem(
+            given["problem"]
+        )
+        rendered = render(kernel, config, problem)
+        program = runs.program(rendered)
+        assert program is not None
+        texts, places = instructions(runs, config, problem, program)
+        everywhere = rng.random() < 0.15
+        files = {"": rendered.source} | {name: text for name, text in rendered.headers.items() if "genes" not in name}
+        main = Path(kernel.source_path).name
+        options_of = [
+            change
+            for file, text in files.items()
+            if everywhere or (Path(file).name or main) in places or (not file and "" in places)
+            for change in changes_of(
+                text,
+                file,
+                set() if everywhere else places[Path(file).name] | (places[main] | places[""] if not file else set()),
+            )
+        ]
+        kind = rng.choice(sorted({change.kind for change in options_of}))
+        change = rng.choice([one for one in options_of if one.kind == kind])
+        row: dict[str, Any] = {"number": drawn_count - 1, "problem": str(problem), "config": given["config"]}
+        row |= {"change": asdict(change)} | mutant_verdict(runs, config, problem, mutated(rendered, change), texts)
+        if row["verdict"] == SAME and runs.verdict(config, problem, program, True)["remarks"]:
+            row["verdict"] = UNREPEATED
+        if row["verdict"] == "does not compile":
+            continue
+        rows.append(row)
+        yield row
+
+
+def mutant_verdict(
+    runs: Runs, config: Config, problem: Problem, rendered: Rendered, texts: list[str]
+) -> dict[str, Any]:
+    """Return the verdict on one mutant; a program with the same instructions is no mutant."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooLongError
+
+    runs.default(problem)
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(PATIENCE)
+    try:
+        changed = runs.program(rendered)
+        if changed is None:
+            return {"verdict": "does not compile"}
+        if instructions(runs, config, problem, changed)[0] == texts:
+            return {"verdict": UNCHANGED}
+        row = runs.verdict(config, problem, changed, False)
+        finding = "" if row["verdict"] == DIFFERENT else runs.finding(config, problem, changed)
+        return row | ({"verdict": EARLIER, "detail": finding} if finding else {})
+    except TooLongError:
+        return {"verdict": EARLIER, "detail": "it does not end"}
+    except SourceError as error:
+        return {"verdict": EARLIER, "detail": str(error)}
+    finally:
+        signal.alarm(0)
+
+
+# ---- cost
+
+
+def costs(runs: Runs) -> None:
+    """Print the least CPU seconds of the default candidate without checks, with the sanitizer's, and exact."""
+    kernel, config = runs.kernel, runs.kernel.space.default()
+    problem = kernel.problem(PROBLEMS[kernel.name][0])
+    program = runs.program(render(kernel, config, problem))
+    assert program is not None
+
+    def real(sanitize: bool) -> None:
+        memory = simt.Memory()
+        buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
+        for launch in launches_of(kernel, config, problem):
+            program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=sanitize)
+
+    def least(run: Callable[[], object]) -> float:
+        times = []
+        for _ in range(REPEATS):
+            began = time.process_time()
+            run()
+            times.append(time.process_time() - began)
+        return min(times)
+
+    plain, checked = least(lambda: real(False)), least(lambda: real(True))
+    exact = least(lambda: exact_run(kernel, config, problem, program))
+    shown = f"{1e3 * plain:.0f} ms, sanitized {1e3 * checked:.0f} ms, exact {1e3 * exact:.0f} ms"
+    print(f"{kernel.name} at {problem}: {shown}, {exact / checked:.1f} times the sanitized run")
+
+
+# ---- results
+
+
+def summary(rows: list[dict[str, Any]]) -> None:
+    """Print the numbers of each kernel, and everything that is not as it should be."""
+    for part in ("candidates", "mutants"):
+        for kernel in PROBLEMS:
+            mine = [row for row in rows if (row["part"], row["kernel"]) == (part, kernel)]
+            counts = Counter(row["verdict"] for row in mine)
+            print(f"{part:10} {kernel:13} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+            for row in mine:
+                if (
+                    (row["verdict"] != SAME)
+                    if part == "candidates"
+                    else (row["verdict"] not in (DIFFERENT, EARLIER, UNCHANGED, UNREPEATED))
+                ):
+                    shown = row["change"] if part == "mutants" else ""
+                    print(f"    {row['problem']}: {row.get('detail', row['verdict'])[:200]} {shown}")
+
+
+def main() -> int:
+    """Run as many as asked for, then print the numbers."""
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--kernel", choices=PROBLEMS, action="append")
+    parser.add_argument("--part", choices=("candidates", "mutants", "cost"), action="append")
+    parser.add_argument("--count", type=int, default=200, help="candidates of each kernel; a quarter as many mutants")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--summary", action="store_true", help="only print the numbers of the file")
+    options = parser.parse_args()
+    text = options.results.read_text() if options.results.exists() else ""
+    rows = [json.loads(line) for line in text.splitlines()]
+    began = time.monotonic()
+    if not options.summary:
+        for kernel_name in options.kernel or PROBLEMS:
+            remember_trust(KERNELS / kernel_name)
+            runs = Runs(load_kernel(KERNELS / kernel_name))
+            for part in options.part or ("candidates", "mutants"):
+                if part == "cost":
+                    costs(runs)
+                    continue
+                known = {
+                    one: [row for row in rows if (row["part"], row["kernel"]) == (one, kernel_name)]
+                    for one in ("candidates", "mutants")
+                }
+                steps = (
+                    candidates(runs, options, known[part])
+                    if part == "candidates"
+                    else mutants(runs, replace_count(options), known[part], known["candidates"])
+                )
+                with options.results.open("a") as file:
+                    for row in steps:
+                        row |= {"part": part, "kernel": kernel_name}
+                        file.write(json.dumps(row) + "\n")
+                        file.flush()
+                        rows.append(row)
+                        if time.monotonic() - began > options.seconds:
+                            break
+    summary(rows)
+    return 0
+
+
+def replace_count(options: Namespace) -> Namespace:
+    """Return the options of the mutants: a quarter of the candidates' number for each kernel."""
+    return Namespace(**{**vars(options), "count": -(-options.count // 4)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
