@@ -34,6 +34,8 @@ _BOOT = (
 
 _LOG_BYTES = 1 << 20
 
+RELEASE_S = 5.0
+"""Seconds to wait for the end of each killed worker before the next device uses the server."""
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"} | dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
@@ -119,11 +121,15 @@ class ForkServer:
         return cls(preload)
 
     def release(self) -> None:
-        """Keep the server for its next use inside `keeping_servers`, otherwise end it; its workers must have ended."""
+        """Keep the server for its next use inside `keeping_servers`, otherwise end it; its workers must be killed."""
         if _kept is None:
             self.close()
-        else:
-            _kept.append(self)
+            return
+        self._collect()
+        for kind, ticket in list(self._notices):
+            if kind == b"P":
+                self.death(ticket, RELEASE_S)  # the driver frees the memory of a GPU worker before it ends
+        _kept.append(self)
 
     def _launch(self) -> None:
         self._alive = True
