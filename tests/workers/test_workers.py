@@ -357,7 +357,9 @@ def test_close_ends_every_process() -> None:
     pool = make_pool(server, size=2, spares=1)
     pool.wait_ready(3)
     pool.submit(0, ("sleep", 60), 100.0)
-    processes = pool.processes
+    end = time.monotonic() + 10.0
+    while len(processes := pool.processes) < 3 and time.monotonic() < end:
+        time.sleep(0.01)  # a worker may be ready before the server has reported its start
     assert len(processes) == 3
     pool.close()
     server.close()
