@@ -19,11 +19,11 @@ from evokern.analysis.stored import chip_of
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.small_problems import gate_problems
+from evokern.declaration.small_problems import gate_problems, is_fixed
 from evokern.device.sim.algebra import EQUAL, SAME, ExactProof, Prover, algebra_facts
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
-from evokern.errors import StudyError, UsageError
+from evokern.errors import KernelError, StudyError, UsageError
 from evokern.files import is_file
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
@@ -101,7 +101,9 @@ def proof_subject(request: ProofRequest) -> Iterator[ProofSubject]:
         chip = limits_for(chip_of(found.record.device, reader.sessions(found.record)), found.study.limits)
         kernel, config = found.kernel, kernel_config(found)
         if request.problem is None:
-            problems = gate_problems(kernel, config, found.problems, chip)
+            problems = gate_problems(kernel, config, found.problems, chip) or (
+                found.problems if is_fixed(kernel) else ()
+            )
         else:
             problems = (kernel.problem(request.problem),)
         if not problems:
@@ -139,7 +141,12 @@ def _is_stored(request: ProofRequest) -> bool:
 def _declared(request: ProofRequest) -> ProofSubject:
     assert request.name is not None  # `_is_stored` treats a missing name as a study
     chip = chip_for_architecture(request.arch or "sm_89")
-    kernel = find_kernel(request.name, trust=request.trust)
+    try:
+        kernel = find_kernel(request.name, trust=request.trust)
+    except KernelError as error:
+        if str(error).startswith(f"there is no kernel {request.name!r}"):
+            raise UsageError(f"{request.db} has no study {request.name!r}, and {error}") from error
+        raise
     config = kernel.space.with_changes(kernel.space.default(), request.changes or {})
     remarks = tuple(kernel.space.without_effect(config, request.changes or {}))
     problems = small_or_given(kernel, config, request.problem, chip)

@@ -83,7 +83,8 @@ def algebra_of(study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord]) 
 
 def _algebra_verdict(one: Mapping[str, Any], in_words: Callable[[str], str]) -> str:
     where = f" at {in_words(one['problem'])}" if "problem" in one else ""
-    detail = f": {one['detail']}" if one.get("detail") else ""
+    detail = one.get("detail") or ""
+    detail = f" {detail}" if detail.startswith("(") else f": {detail}" if detail else ""
     match one["verdict"], one["reference"]:
         case "same", "equal":
             return "is the same expression as the default candidate's, which equals the reference"

@@ -270,6 +270,7 @@ def imported(path: str) -> Callable[..., Any]:
     place, colon, name = path.rpartition(":")
     if not colon or not name or not place:
         owner, dot, last = path.rpartition(".")
+        owner = "torch.nn.functional" if owner == "F" else owner
         example = f"{owner}:{last}" if dot and owner and last and last != "py" else "mykernels:reference"
         raise UsageError(f"--reference {path} is not module:function; write for example {example}")
     module = _module(place)

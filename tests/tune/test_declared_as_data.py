@@ -397,3 +397,13 @@ def test_functions_of_an_imported_module_count(tmp_path: Path, monkeypatch: pyte
         exec(compile("def reference(x): return own_helper.scale(x)", "<test>", "exec"), space)
         digests.append(digest_of(space["reference"]))
     assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "example"),
+    [("F.softmax", "torch.nn.functional:softmax"), ("torch.sum", "torch:sum"), ("softmax", "mykernels:reference")],
+)
+def test_a_path_without_a_colon_is_refused_with_an_example(path: str, example: str) -> None:
+    """The example works if the path is that of a function of torch."""
+    with pytest.raises(evokern.UsageError, match=f"{path} is not module:function; write for example {example}"):
+        imported(path)

@@ -135,6 +135,8 @@ def _convert(site: Site) -> Action | None:
         if i.has("sat") or (least == 1 and source == "s8"):
             return bits_of(site)
         return move_bytes(site, [(1, at) if at < least else None for at in range(wide)])
+    if not any(integral) and i.has("sat", "relu"):
+        return without_rule(site)
     if integral[0] or i.has("sat", "relu", *_TO_INTEGER):
         return bits_of(site)
     if integral[1]:

@@ -7,13 +7,16 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from paths import KERNELS
 from typer.testing import CliRunner
 
+import evokern
 from evokern.cli.app import app
 from evokern.declaration.kernel import Kernel
 from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, algebra_fault
@@ -163,7 +166,7 @@ def test_the_command() -> None:
     ("words", "message"),
     [
         (("rmsnorm", "--set", "ROW_STEPS=2", "--trial", "1"), "omit one of the two options"),
-        (("nothing",), "there is no kernel 'nothing'"),
+        (("nothing",), "has no study 'nothing', and there is no kernel 'nothing'"),
         (("rmsnorm-long",), "study rmsnorm-long is not in missing.db; start it with `evokern search rmsnorm-long`"),
         (("rmsnorm", "--set", "ROW_STEPS=2", "--problem", "3,264", "--limit", "soon"), "soon"),
     ],
@@ -173,3 +176,20 @@ def test_mistakes_are_named(words: tuple[str, ...], message: str) -> None:
     done = CliRunner().invoke(app, ["prove", *words, "--db", "missing.db"])
     assert done.exit_code in (1, 2)
     assert message in " ".join(done.stderr.split())
+
+
+def test_a_tuned_kernel_is_compared_at_its_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of `evokern.tune` has no small problems; the reference is named on the command line."""
+    monkeypatch.chdir(tmp_path)
+    Path("twice.py").write_text("def twice(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    source = (
+        "__global__ void twice(const float* x, float* y) { int i = blockIdx.x * N + threadIdx.x; y[i] = x[i] + x[i]; }"
+    )
+    x = torch.rand(64)
+    evokern.tune(source, "twice", args=[x, evokern.out_like(x)], params={"N": [32, 64]}, grid=lambda p: 64 // p.N,
+                 block=lambda p: p.N, reference=import_module("twice").twice, device="sim:l4", trials=2,
+                 verify=False, db="t.db")  # fmt: skip
+    done = CliRunner().invoke(app, ["prove", "--db", "t.db", "--reference", "twice:twice"])
+    assert done.exit_code == 0, done.output
+    assert "y: same as the default, which equals the reference" in done.output

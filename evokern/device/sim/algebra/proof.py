@@ -273,9 +273,16 @@ class Prover:
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
             self._spent.setdefault(problem, PARTS * run.seconds)
-            return ExactProof(problem, tuple(verdicts), run.paths)
+            return ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
+
+    def _located(self, one: OutputComparison) -> OutputComparison:
+        """Name the kernel's source as the file of an obstacle in it."""
+        if one.obstacle is None or one.obstacle.location.file:
+            return one
+        location = replace(one.obstacle.location, file=self._kernel.source)
+        return replace(one, obstacle=replace(one.obstacle, location=location))
 
     def program(self, config: Config, problem: Problem) -> SimulatedProgram:
         """Return the program of a candidate.
