@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import evokern
 from evokern.cli.app import app
+from evokern.declaration.as_data import declared
 from evokern.declaration.kernel import Kernel
 from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, algebra_fault
 from evokern.device.sim.algebra import proof as proof_module
@@ -180,6 +181,8 @@ def test_mistakes_are_named(words: tuple[str, ...], message: str) -> None:
 
 def test_a_tuned_kernel_is_compared_at_its_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of `evokern.tune` has no small problems; the reference is named on the command line."""
+    monkeypatch.setattr(declared, "_registered", {})
+    monkeypatch.setattr(declared, "_passed", [])
     monkeypatch.chdir(tmp_path)
     Path("twice.py").write_text("def twice(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -187,8 +190,8 @@ def test_a_tuned_kernel_is_compared_at_its_shape(tmp_path: Path, monkeypatch: py
         "__global__ void twice(const float* x, float* y) { int i = blockIdx.x * N + threadIdx.x; y[i] = x[i] + x[i]; }"
     )
     x = torch.rand(64)
-    evokern.tune(source, "twice", args=[x, evokern.out_like(x)], params={"N": [32, 64]}, grid=lambda p: 64 // p.N,
-                 block=lambda p: p.N, reference=import_module("twice").twice, device="sim:l4", trials=2,
+    evokern.tune(source, "twice", args=[x, evokern.out_like(x)], params={"N": [32]}, grid=lambda p: 64 // p.N,
+                 block=lambda p: p.N, reference=import_module("twice").twice, device="sim:l4", trials=1,
                  verify=False, db="t.db")  # fmt: skip
     done = CliRunner().invoke(app, ["prove", "--db", "t.db", "--reference", "twice:twice"])
     assert done.exit_code == 0, done.output
