@@ -67,7 +67,9 @@ def sources(folder: Path, seeds: range) -> Iterator[tuple[int, Path, Kernel, lis
         yield seed, here, load_kernel(here), features
 
 
-@pytest.mark.parametrize("seed", [3, 12, 27, 31, 64, 90, 118, 133, 171, 188])
+@pytest.mark.parametrize(
+    "seed", [3, 12, 27, 31, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 90, 118, 133, 171, 188))]
+)
 def test_a_random_source_is_exported_as_the_same_program(seed: int, tmp_path: Path) -> None:
     """The kernel's section compiles by itself, to the machine code of the original with its macros and headers."""
     folder = tmp_path / f"random_{seed}"
