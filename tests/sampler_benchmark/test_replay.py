@@ -168,7 +168,7 @@ def test_random_search_is_computed_as_it_would_be_found() -> None:
     assert random_fractions(_ladder(), 20)[-1] == pytest.approx(1.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_score_has_its_ends_where_they_are_promised() -> None:
     """Random search is 0, the optimum at once 1, worse than random below 0."""
     expected = random_fractions(_ladder(failing=6), 15)
