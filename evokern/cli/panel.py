@@ -86,8 +86,6 @@ class Watcher:
             SILENCE.text = progress.step.text
         for note in progress.notes[self._noted :]:
             self._output.note(f"note: {note}", logged=True)
-            if note.startswith("verifying trial"):
-                SILENCE.text = note
         self._noted = max(self._noted, len(progress.notes))
         if progress.event == "start":
             self._output.note(_start(progress))

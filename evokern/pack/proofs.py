@@ -11,14 +11,19 @@ from evokern.declaration.genes import Config
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import limits_for
 from evokern.pack.candidates import Place
-from evokern.search.champion import START_S, TIME_WITHOUT_BUDGET_S, VerifierSettings, VerifyJob
+from evokern.search.champion import (
+    START_S,
+    TIME_WITHOUT_BUDGET_S,
+    VerifierSettings,
+    VerifyJob,
+    verifier_failure,
+    verifier_spec,
+)
 from evokern.store import ProofRecord, Verification, verification
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Trial
 from evokern.workers.jobs import JobResult
-from evokern.workers.pool import OwnServerPool, WorkerSpec, wait
-
-WORKER = "evokern.analysis.verify.champion:ChampionWorker"
+from evokern.workers.pool import OwnServerPool, wait
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def verified_stages(
                 running[number] = _started(number, one)
             for result in wait([*running.values()], 1.0):
                 done(result.key, _stages(result, variants[result.key]))
-                report(f"verified {variants[result.key].title}")
+                report(f"finished the verification of {variants[result.key].title}")
                 running.pop(result.key).close()
     finally:
         for pool in running.values():
@@ -62,23 +67,23 @@ def verified_stages(
 
 
 def _started(number: int, one: Unverified) -> OwnServerPool:
+    from evokern.api import FACTORIES
+
     subject, predicted = one.place.subject, one.place.subject.record.predicted
     profile = limits_for(one.place.chip, subject.study.limits)
     context = WorkerContext.of(subject.kernel, subject.problems, profile)
     settings = VerifierSettings(context, subject.study, subject.record.secret, predicted)
-    # The simulator needs only the CPU; a process that loads the kernel must not have access to a GPU.
-    spec = WorkerSpec(WORKER, settings, {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""})
-    pool, seconds = OwnServerPool(spec), TIME_WITHOUT_BUDGET_S[predicted]
+    pool = OwnServerPool(verifier_spec(FACTORIES.verifier, settings))
+    seconds = TIME_WITHOUT_BUDGET_S[predicted]
     pool.submit(number, VerifyJob(number, one.config, seconds), seconds + START_S)
     return pool
 
 
 def _stages(result: JobResult, one: Unverified) -> Mapping[str, Any]:
-    if result.status == "done":
-        stages: Mapping[str, Any] = result.value["stages"]
-        return stages
-    why = f"no result within {result.value:g} s" if result.status == "overran" else str(result.value).splitlines()[0]
-    raise EvokernError(f"{one.title} at {one.place.problem} could not be verified: {why}")
+    if why := verifier_failure(result):
+        raise EvokernError(f"{one.title} at {one.place.problem} could not be verified: {why}")
+    stages: Mapping[str, Any] = result.value["stages"]
+    return stages
 
 
 def verification_at(place: Place, trial: Trial, stages: Mapping[str, Any]) -> Verification:

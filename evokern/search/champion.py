@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from evokern.declaration.as_data.declared import reference_option
 from evokern.declaration.genes import Config
 from evokern.errors import EvokernError
+from evokern.events import step
 from evokern.search.identity import SearchTarget
 from evokern.store import Session, db_option, undecided
 from evokern.study.discovery import WorkerContext
@@ -78,6 +79,21 @@ def reserve(budget_s: float | None, predicted: bool) -> float:
     return 0.0 if budget_s is None else min(RESERVED_S[predicted], RESERVED_SHARE[predicted] * budget_s)
 
 
+def verifier_spec(verifier: str, settings: VerifierSettings) -> WorkerSpec:
+    """Return the specification of a verifying process, for a factory of its worker."""
+    # The simulator needs only the CPU; a process that loads the kernel must not have access to a GPU.
+    return WorkerSpec(verifier, settings, {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+
+def verifier_failure(result: JobResult) -> str:
+    """Return why a verifying process gave no result; empty if it gave one."""
+    if result.status == "done":
+        return ""
+    overran = result.status == "overran"
+    how = f"no result within {result.value:g} s" if overran else str(result.value).splitlines()[0]
+    return f"the verifying process failed ({how})"
+
+
 class ChampionVerification:
     """Verification of the fastest trial in separate processes; if a trial is refuted, the next fastest follows.
 
@@ -117,9 +133,7 @@ class ChampionVerification:
         self._early = not target.device.predicted and cores >= EARLY_CORES
         context = WorkerContext.of(target.kernel, target.problems, target.limits)
         settings = VerifierSettings(context, target.study, session.study.secret, target.device.predicted)
-        # The simulator needs only the CPU; a process that loads the kernel must not have access to a GPU.
-        environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self._spec = WorkerSpec(verifier, settings, environment)
+        self._spec = verifier_spec(verifier, settings)
         self._pool: OwnServerPool | None = None
 
     def advance(self, best: Trial | None, left_s: float) -> None:
@@ -187,6 +201,10 @@ class ChampionVerification:
     def _verify(self, trial: Trial, end: float, stopped: Callable[[], bool]) -> str:
         """Wait for a trial's verification; return why there is no result, or an empty string."""
         self._note(f"verifying trial {trial.number}")
+        with step(f"verifying trial {trial.number}"):
+            return self._waited(trial, end, stopped)
+
+    def _waited(self, trial: Trial, end: float, stopped: Callable[[], bool]) -> str:
         try:
             if trial.number not in self._pending:
                 left_s = max(1.0, end - time.monotonic())
@@ -205,13 +223,8 @@ class ChampionVerification:
     def _store_result(self, result: JobResult) -> str:
         """Store the result of a job; return why there is no result, or an empty string."""
         self._pending.discard(result.key)
-        if result.status != "done":
-            how = (
-                f"no result within {result.value:g} s"
-                if result.status == "overran"
-                else str(result.value).splitlines()[0]
-            )
-            return f"the verifying process failed ({how})"
+        if why := verifier_failure(result):
+            return why
         record, found = self._session.study, result.value
         self._session.write_verification(
             result.key, {"study": record.name, "trial": result.key, "device": record.device, **found}

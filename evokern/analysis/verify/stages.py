@@ -188,7 +188,9 @@ def algebra_stage(candidate: CandidateUnderTest, sanitizer: Stage, seconds: floa
     problems = [kernel.problem(key) for key in dict.fromkeys(keys)]
     problems = problems or [*gate_problems(kernel, config, candidate.problems, candidate.chip)]
     if not problems:
-        return Stage("algebra", "skipped", "the candidate cannot run any of the kernel's small problems")
+        why = "cannot run any of the kernel's small problems"
+        why = "takes too long at its only shape" if is_fixed(kernel) else why
+        return Stage("algebra", "skipped", f"the candidate {why}")
     end, prover = time.monotonic() + seconds, Prover(kernel, candidate.chip)
     proofs = prover.prove(config, problems, OWN_SHARE * seconds)
     subject = ProofSubject("", kernel, config, tuple(problems), candidate.chip, candidate.problems[0])

@@ -35,7 +35,7 @@ def rows(test: Any) -> Iterator[str]:
         }
         for name, run in test.baselines.BASELINES:
             named = [dict(zip(test.rules.DECLARED, inputs, strict=True)) for inputs, _ in sets]
-            codes[name] = [partial(_copied, run, problem, one) for one in named]
+            codes[name] = [partial(_copied, test.operator, run, problem, one) for one in named]
         words = " ".join(f"{name}={value}" for name, value in problem.items())
         own = None
         with torch.no_grad():
@@ -49,11 +49,9 @@ def rows(test: Any) -> Iterator[str]:
                 yield f"| {number} | {words} | {name} | {gpu:.2f} | {gpu / own:.2f} | {host:.2f} |"
 
 
-def _copied(run: Callable[..., Any], problem: Any, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Run a baseline; copy an output that is a view of an input, because the operator writes its outputs to memory."""
-    given = {one.untyped_storage().data_ptr() for one in inputs.values()}
-    made = run(problem, inputs).values()
-    return [one.clone() if one.untyped_storage().data_ptr() in given else one for one in made]
+def _copied(operator: Any, run: Callable[..., Any], problem: Any, inputs: dict[str, torch.Tensor]) -> Any:
+    """Run a baseline; copy views of its inputs, because the operator writes its outputs to memory."""
+    return operator.without_views(run(problem, inputs).values(), inputs.values())
 
 
 def _sets(test: Any, shape: Any) -> list[tuple[list[torch.Tensor], dict[str, int]]]:

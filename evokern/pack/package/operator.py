@@ -7,7 +7,7 @@ import math
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -287,7 +287,12 @@ class Operator:
             inputs[index].copy_(made[self.rules.DECLARED[index]])
         types = self.rules.MODES[shape[1]]["outputs"]
         results = [made[one].to(TYPES[t]).contiguous() for one, t in zip(self.rules.OUTPUTS, types, strict=True)]
-        owned = {one.untyped_storage().data_ptr() for one in aligned}
+        return self.without_views(results, aligned)
+
+    @staticmethod
+    def without_views(results: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return results with those copied that share memory with an input."""
+        owned = {one.untyped_storage().data_ptr() for one in inputs}
         return [one.clone() if one.untyped_storage().data_ptr() in owned else one for one in results]
 
     def _run(self, number: int, inputs: Sequence[torch.Tensor], shape: Any) -> Mapping[str, torch.Tensor]:
