@@ -138,18 +138,19 @@ class HeldGpu:
         evidence = {**result.value.evidence, "foreign_load": list(self._foreign)}
         return replace(result, value=replace(result.value, evidence=evidence))
 
-    def notes(self, *, alone: bool) -> list[str]:
+    def notes(self, own: Sequence[int], *, alone: bool) -> list[str]:
         """Return notes on other users of the GPU.
 
         Args:
+            own: process ids of workers that an earlier device of this process left idle.
             alone: whether the search has a single GPU.
         """
         name, notes = self.gpu.model if alone else f"{self.name} ({self.gpu.model})", []
-        others = self.monitor.foreign(())
+        others = self.monitor.foreign(own)
         if others:
             listed = ", ".join(map(str, others))
             notes.append(f"other processes use {name} ({listed}); they may disturb the times")
-        busy = self.monitor.utilisation()
+        busy = None if own else self.monitor.utilisation()  # which includes the earlier device's work
         if not others and busy is not None and busy >= _BUSY_PERCENT:
             notes.append(f"{name} is {busy} % busy with other work, which may disturb the times")
         return notes
@@ -199,17 +200,21 @@ class LocalGpus:
         """Take the GPUs; open the compile pool and the executors."""
         members = []
         for held in self._held:
-            spec = held.hold().spec(WorkerSpec("evokern.device.gpu.worker:GpuWorker", plan.gpu))
+            # Modules of the kernel folder stay imported, so a worker may only continue with the same code.
+            reuse = f"{held.gpu.uuid} {kernel.digest()}"
+            spec = held.hold().spec(WorkerSpec("evokern.device.gpu.worker:GpuWorker", plan.gpu, reuse=reuse))
             self._pools.append(WorkerPool(self._servers[0], spec, size=1, depth=DEPTH))
             members.append(LocalMember(held.name, self._pools[-1], held))
         size = min(self.compile_workers, plan.most_compilers)
-        compilers = WorkerPool(self._servers[1], compile_spec(plan.compiling), size=size, patience_s=plan.patience_s)
+        compiling = replace(compile_spec(plan.compiling), reuse=f"{plan.compiling.foreign} {kernel.digest()}")
+        compilers = WorkerPool(self._servers[1], compiling, size=size, patience_s=plan.patience_s)
         self._pools.append(compilers)
         return compilers, LocalMembers(members, DEPTH)
 
     def notes(self) -> list[str]:
         """Return notes on other users of the GPUs and on missing clock readings."""
-        notes = [note for held in self._held for note in held.notes(alone=len(self._held) == 1)]
+        own = self._servers[0].idle_processes()
+        notes = [note for held in self._held for note in held.notes(own, alone=len(self._held) == 1)]
         return [*notes, *dict.fromkeys(held.monitor.problem for held in self._held if held.monitor.problem)]
 
     def processes(self) -> list[int]:

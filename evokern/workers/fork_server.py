@@ -26,7 +26,7 @@ from typing import Any
 
 from evokern.errors import DeviceError
 from evokern.workers import sharing
-from evokern.workers.process import COMMAND, NOTICE
+from evokern.workers.process import COMMAND, NOTICE, FreeHandler
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; from evokern.workers.process import main; main()"
@@ -70,7 +70,10 @@ _kept: list[ForkServer] | None = None
 
 @contextlib.contextmanager
 def keeping_servers() -> Iterator[None]:
-    """Let devices of this process use fork servers one after another, because their imports take seconds."""
+    """Let devices of this process use fork servers and idle workers one after another.
+
+    Imports take seconds, and so do the context of a GPU and the first calls of its libraries.
+    """
     global _kept
     if _kept is not None:
         yield
@@ -82,6 +85,10 @@ def keeping_servers() -> Iterator[None]:
         servers, _kept = _kept, None
         for server in servers:
             server.close()
+
+
+SpawnedWorker = tuple[int, Connection, Any]
+"""Ticket, connection and log file of a worker."""
 
 
 class ForkServer:
@@ -102,6 +109,7 @@ class ForkServer:
         self._notices: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._ended: set[int] = set()
         self._falls: list[tuple[int, str]] = []
+        self._idle: list[tuple[str, SpawnedWorker]] = []
         self._directory = _working_directory()
         self._launch()
 
@@ -126,8 +134,9 @@ class ForkServer:
             self.close()
             return
         self._collect()
+        idle = {worker[0] for _, worker in self._idle}
         for kind, ticket in list(self._notices):
-            if kind == b"P":
+            if kind == b"P" and ticket not in idle:
                 self.death(ticket, RELEASE_S)  # the driver frees the memory of a GPU worker before it ends
         _kept.append(self)
 
@@ -163,7 +172,40 @@ class ForkServer:
         settings = {"environment": self._environment, "directory": self._directory, "parent": os.getpid()}
         return sharing.request_server(self._folder, settings, self._log.fileno())
 
-    def spawn(self) -> tuple[int, Connection, Any]:
+    def keep(self, reuse: str, worker: SpawnedWorker) -> bool:
+        """Keep an idle worker for a later pool inside `keeping_servers`; return False if that is not possible.
+
+        Args:
+            reuse: key of the tasks that the worker may take over; empty: none.
+            worker: the worker, whose handler is dropped.
+        """
+        if _kept is None or not reuse or not self._alive:
+            return False
+        with contextlib.suppress(OSError):
+            worker[1].send(FreeHandler())
+            self._idle.append((reuse, worker))
+            return True
+        return False
+
+    def kept_worker(self, reuse: str) -> SpawnedWorker | None:
+        """Return an idle worker for a task, which is then no longer kept; None if there is none."""
+        while found := next((one for one in self._idle if reuse and one[0] == reuse), None):
+            self._idle.remove(found)
+            ticket, connection, log = found[1]
+            if self._alive and self._with_earlier_server(ticket) is None and not self._has_ended(ticket):
+                return found[1]
+            connection.close()
+            log.close()
+        return None
+
+    def idle_processes(self) -> list[int]:
+        """Return the process ids of the workers that are kept."""
+        return [pid for _, worker in self._idle if (pid := self.pid(worker[0])) is not None]
+
+    def _has_ended(self, ticket: int) -> bool:
+        return ticket in self._ended or (b"X", self.pid(ticket)) in self._notices
+
+    def spawn(self) -> SpawnedWorker:
         """Request a worker; return its ticket, its connection and its log file.
 
         Raises:
@@ -299,6 +341,10 @@ class ForkServer:
     def close(self) -> None:
         """End the server and every worker that it forked; repeated calls have no effect."""
         self._alive = False
+        for _, (_, connection, log) in self._idle:
+            connection.close()
+            log.close()
+        self._idle.clear()
         self._control.close()
         self._log.close()
         self._end()  # its workers end with it

@@ -30,6 +30,8 @@ class WorkerSpec:
     may_fault: bool = True
     """Whether a job (compiler input, GPU program) can crash its worker. If it cannot, as in a simulation, two crashes
     in a row do not count as the job's fault."""
+    reuse: str = ""
+    """Key of tasks that an idle worker may take over one after another, inside `keeping_servers`; empty: never."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.workers.fork_server import Death, ForkServer, tail, trim
 from evokern.workers.host_memory import memory_in_use, memory_text
 from evokern.workers.jobs import Job, JobPool, JobResult, Worker, WorkerSpec
+from evokern.workers.process import NewTask
 from evokern.workers.shadowing import shadowing_advice
 
 __all__ = ["ForkServer", "JobResult", "OwnServerPool", "WorkerPool", "WorkerSpec", "wait"]
@@ -144,10 +145,12 @@ class WorkerPool:
             wait([self], 1.0)
 
     def close(self) -> None:
-        """Kill every worker; repeated calls have no effect."""
+        """Kill every worker, or keep it for the next pool with the same `WorkerSpec.reuse`; can be called twice."""
         self._closed = True
         for worker in self._workers:
-            self._discard(worker)
+            idle = worker.ready and not worker.jobs
+            if not (idle and self._server.keep(self._spec.reuse, (worker.ticket, worker.connection, worker.log))):
+                self._discard(worker)
         self._workers.clear()
         self._backlog.clear()
 
@@ -327,11 +330,12 @@ class WorkerPool:
         fresh = not after or any(worker.ticket > after for worker in self._workers)
         while len(self._workers) < self._working + spares or not fresh:
             fresh = True
-            ticket, connection, log = self._server.spawn()
+            spec, kept = self._spec, None if after else self._server.kept_worker(self._spec.reuse)
+            ticket, connection, log = kept or self._server.spawn()
             # If the worker has already died, the end of its connection reports it.
             with contextlib.suppress(OSError):
-                spec = self._spec
-                connection.send((spec.factory, spec.init, dict(spec.environment), spec.niceness))
+                first = NewTask(spec.init) if kept else (spec.factory, spec.init, dict(spec.environment), spec.niceness)
+                connection.send(first)
             self._workers.append(Worker(ticket, connection, log, now))
 
     def _feed(self) -> None:

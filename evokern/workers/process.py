@@ -29,6 +29,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -53,10 +54,24 @@ class Handler(Protocol):
     """Code that runs in a worker: it is constructed once from the worker's `init`, then called for each job.
 
     If a handler has a method `listen`, this method receives a function that returns whether the next job has arrived.
+    If it has a static method `freed`, it is called after the handler was dropped, before the next one is created.
     """
 
     def handle(self, job: Any) -> Any:
         """Run a job and return its result."""
+
+
+@dataclass(frozen=True)
+class FreeHandler:
+    """Message to an idle worker: drop the handler and free its memory; a `NewTask` follows."""
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """Message to an idle worker: replace the handler by a new one of the same class."""
+
+    init: Any
+    """Argument of the new handler's constructor."""
 
 
 class Retire(Exception):  # noqa: N818 (it carries a result, not an error)
@@ -276,29 +291,39 @@ def _answer(connection: Connection) -> None:
     factory, init, environment, niceness = connection.recv()
     os.environ.update(environment)
     os.nice(niceness)
-    try:
-        module, _, name = factory.partition(":")
-        _name_process(name)
-        handler: Handler = getattr(importlib.import_module(module), name)(init)
-    except KERNEL_CODE_EXCEPTIONS as error:
-        connection.send(("failed", _portable(error)))
-        return
-    if hasattr(handler, "listen"):
-        handler.listen(connection.poll)
-    connection.send(("ready", getattr(handler, "ready_report", None)))
+    module, _, name = factory.partition(":")
+    _name_process(name)
+    handler: Any = None
+    job: Any = NewTask(init)
     while True:
-        job = connection.recv()
-        try:
-            reply = ("done", handler.handle(job))
-        except Retire as last:
-            connection.send((last.kind, last.value))
-            return
-        except KERNEL_CODE_EXCEPTIONS as error:
-            if _lacks_resources(error):
-                connection.send(("starved", f"{type(error).__name__}: {error}".splitlines()[0]))
+        if isinstance(job, (FreeHandler, NewTask)):
+            freed = getattr(handler, "freed", None)
+            handler = None
+            if freed is not None:
+                gc.collect()
+                freed()
+        if isinstance(job, NewTask):
+            try:
+                handler = getattr(importlib.import_module(module), name)(job.init)
+            except KERNEL_CODE_EXCEPTIONS as error:
+                connection.send(("failed", _portable(error)))
                 return
-            reply = ("raised", _portable(error))
-        connection.send(reply)
+            if hasattr(handler, "listen"):
+                handler.listen(connection.poll)
+            connection.send(("ready", getattr(handler, "ready_report", None)))
+        elif not isinstance(job, FreeHandler):
+            try:
+                reply = ("done", handler.handle(job))
+            except Retire as last:
+                connection.send((last.kind, last.value))
+                return
+            except KERNEL_CODE_EXCEPTIONS as error:
+                if _lacks_resources(error):
+                    connection.send(("starved", f"{type(error).__name__}: {error}".splitlines()[0]))
+                    return
+                reply = ("raised", _portable(error))
+            connection.send(reply)
+        job = connection.recv()
 
 
 def _lacks_resources(error: BaseException | None) -> bool:

@@ -586,3 +586,38 @@ def test_a_released_server_serves_the_next_device(monkeypatch: pytest.MonkeyPatc
         os.kill(first, signal.SIGKILL)
         assert used() != first
     assert not any(is_alive(one._process.pid) for one in servers)
+
+
+def test_an_idle_worker_takes_over_the_next_task_with_the_same_key() -> None:
+    """Its process continues with a new handler; another key, a busy worker, or no `keeping_servers` need a new one."""
+
+    def processes(server: ForkServer, init: str, reuse: str, busy: bool = False) -> set[int]:
+        pool = WorkerPool(server, WorkerSpec(HANDLER, init, reuse=reuse), size=2)
+        pool.wait_ready(2)
+        pool.submit(0, ("echo", 1), 10.0)
+        assert collect(pool, 1)[0].value == 1
+        assert pool.ready_report == {"init": init}
+        used = set(pool.processes)
+        if busy:
+            pool.submit(1, ("sleep", 30.0), 60.0)
+        pool.close()
+        return used
+
+    with keeping_servers():
+        server = ForkServer(preload=("worker_handlers",))
+        first = processes(server, "a", "one")
+        assert processes(server, "b", "one") == first
+        assert set(server.idle_processes()) == first
+        assert not processes(server, "c", "two") & first
+        assert not processes(server, "d", "") & first
+        again = processes(server, "e", "one", busy=True)
+        assert again == first
+        assert len(processes(server, "f", "one") & first) == 1
+        os.kill(next(iter(first & set(server.idle_processes()))), signal.SIGKILL)
+        time.sleep(0.2)
+        assert not processes(server, "g", "one") & first
+        server.close()
+    server = ForkServer(preload=("worker_handlers",))
+    first = processes(server, "a", "one")
+    assert not processes(server, "b", "one") & first
+    server.close()

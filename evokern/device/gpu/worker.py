@@ -100,6 +100,11 @@ class GpuWorker:
             "monitor": self._monitor.problem,
         }
 
+    @staticmethod
+    def freed() -> None:
+        """Return the memory of a dropped worker to the GPU."""
+        torch.cuda.empty_cache()
+
     def _context(self) -> tuple[torch.device, Monitor]:
         """Create the CUDA context of this process and its stream."""
         torch.cuda.set_device(self._settings.device_index)
