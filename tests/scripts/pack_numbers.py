@@ -3,7 +3,7 @@
     python tests/scripts/pack_numbers.py FOLDER [attention-f16 attention-bf16 matmul rmsnorm] --seconds 450
 
 Each call works for about `--seconds`, at most a minute longer, and continues in the next call; repeat the command until
-it prints `done` for each package. The first steps are a sweep with a budget of 10 minutes, `evokern pack`, and the
+it prints `done` for each package. The first steps are a sweep with a budget (`--budget`), `evokern pack`, and the
 self-test with times. A search of 20 s for each of 12 held-out shapes follows. Interleaved rounds then compare the
 package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json. `--device sim:l4
 --small` shows on a machine without a GPU that each step works.
@@ -79,14 +79,15 @@ SMALL = {
     "[8, 16]": "2", "4096, 5120, 8192": "1024", "4096": "256", "14336": "512", "28672": "512", "6144": "384",
 }  # fmt: skip
 """Replacements for a run on a simulated chip."""
-BUDGET, OWN, OWN_SHAPES = "10m", "20s", 12
+OWN, OWN_SHAPES = "20s", 12
 
 
 class Package:
     """The steps of one package, with their state on disk."""
 
-    def __init__(self, folder: Path, name: str, device: str, small: bool, deadline: float) -> None:
-        self._folder, self._name, self._device, self._small, self._deadline = folder, name, device, small, deadline
+    def __init__(self, folder: Path, name: str, given: argparse.Namespace, deadline: float) -> None:
+        self._folder, self._name, self._deadline = folder, name, deadline
+        self._device, self._small, self._budget = given.device, given.small, given.budget
         self._results = folder / f"{name}.json"
         self._found: dict[str, Any] = json.loads(self._results.read_text()) if self._results.exists() else {}
         self._package = f"packed_{name.replace('-', '_')}"
@@ -124,7 +125,9 @@ class Package:
             return None, done.communicate()[0]
 
     def _sweep(self) -> Any:
-        code, _ = self._command("sweep", "run", f"{self._name}.toml", "--budget", BUDGET, "--no-verify", "--trust")
+        code, _ = self._command(
+            "sweep", "run", f"{self._name}.toml", "--budget", self._budget, "--no-verify", "--trust"
+        )
         return {"code": code} if code is not None else None
 
     def _pack(self) -> Any:
@@ -205,6 +208,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=", ".join(SWEEPS))
     parser.add_argument("--seconds", type=float, default=450.0)
     parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--budget", default="10m", help="of the sweep; default: 10m")
     parser.add_argument("--small", action="store_true", help="few small shapes, for a simulated chip")
     given = parser.parse_args()
     folder, deadline = given.folder.resolve(), time.monotonic() + given.seconds
@@ -212,7 +216,7 @@ def main() -> int:
     names = given.names or [*SWEEPS]
     if unknown := [name for name in names if name not in SWEEPS]:
         parser.error(f"{unknown[0]} is unknown; use {', '.join(SWEEPS)}")
-    return int(not all(Package(folder, name, given.device, given.small, deadline).run() for name in names))
+    return int(not all(Package(folder, name, given, deadline).run() for name in names))
 
 
 if __name__ == "__main__":
