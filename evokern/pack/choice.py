@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 
-from evokern.pack.tree import Split, Tree, TreeLeaf, leaf_of
+from evokern.pack.tree import CAPABILITY, MODE, Split, Tree, TreeLeaf, leaf_of
 
 UNSERVED = math.log(10.0)
 """Cost of a shape that no chosen variant takes and for which no baseline was measured."""
@@ -156,32 +156,71 @@ def dispatch_tree(samples: Sequence[Sample], chosen: Sequence[int], fields: Sequ
     Args:
         samples: shapes with their times.
         chosen: variants that may be used.
-        fields: fields on which a decision may depend, in the order of preference.
+        fields: fields on which a decision may depend, in the order of preference. Products of up to three sizes follow
+            them, because the number of blocks decides which variant is fastest more often than one size does.
     """
-    total = sum(sample.weight for sample in samples)
-    return _grown(list(samples), tuple(chosen), tuple(fields), LEAST_GAIN * total, MOST_DEPTH)
+    sizes = [n for n in fields if n not in (CAPABILITY, MODE) and all(sample.values[n] > 0 for sample in samples)]
+    varied = [n for n in sizes if len({sample.values[n] for sample in samples}) > 1]
+    products = [factors for count in (2, 3) for factors in combinations(varied, count)]
+    return _Growth(samples, chosen, [*((name,) for name in fields), *products]).tree()
 
 
-def _grown(samples: list[Sample], chosen: tuple[int, ...], fields: tuple[str, ...], gain: float, depth: int) -> Tree:
-    leaf, cost = _best_leaf(samples, chosen)
-    if depth == 0 or cost <= gain:
+class _Growth:
+    """Growth of a decision tree."""
+
+    def __init__(self, samples: Sequence[Sample], chosen: Sequence[int], decisions: Sequence[tuple[str, ...]]) -> None:
+        self._all, self._chosen = list(samples), tuple(chosen)
+        self._gain = LEAST_GAIN * sum(sample.weight for sample in samples)
+        self._sizes = {
+            (id(sample), factors): math.prod(sample.values[name] for name in factors)
+            for sample in samples
+            for factors in decisions
+        }
+        self._decisions = decisions
+
+    def tree(self) -> Tree:
+        """Return the tree for all samples."""
+        return self._grown(self._all, (), MOST_DEPTH)
+
+    def _grown(self, samples: list[Sample], above: tuple[int, ...], depth: int) -> Tree:
+        """Return the tree for some samples; `above` are the variants that would serve a larger region around it."""
+        leaf, cost = _best_leaf(samples, self._chosen)
+        whole = self._extended(leaf, samples, above)
+        if depth == 0 or cost <= self._gain:
+            return whole
+        best: tuple[float, tuple[str, ...], int] | None = None
+        for factors in self._decisions:
+            values = sorted({self._sizes[id(sample), factors] for sample in samples})
+            for low, high in pairwise(values):
+                most = max(low, math.isqrt(low * high)) if low > 0 else low
+                split_cost = sum(_best_leaf(part, self._chosen)[1] for part in self._parts(samples, factors, most))
+                if best is None or split_cost < best[0] - 1e-12:
+                    best = (split_cost, factors, most)
+        if best is None:
+            return whole
+        _, factors, most = best
+        yes, no = self._parts(samples, factors, most)
+        first, second = (self._grown(part, whole.variants, depth - 1) for part in (yes, no))
+        together = tree_cost(first, yes) + tree_cost(second, no)
+        return whole if cost - together < self._gain else Split(factors, most, first, second)
+
+    def _parts(self, samples: list[Sample], factors: tuple[str, ...], most: int) -> tuple[list[Sample], list[Sample]]:
+        sides = [self._sizes[id(sample), factors] <= most for sample in samples]
+        yes = [sample for sample, side in zip(samples, sides, strict=True) if side]
+        return yes, [sample for sample, side in zip(samples, sides, strict=True) if not side]
+
+    def _extended(self, leaf: TreeLeaf, samples: list[Sample], above: tuple[int, ...]) -> TreeLeaf:
+        """Return a leaf with further variants from above it, for kinds of shapes that none of its samples has.
+
+        A causal shape, for example, needs other machine code. A region without a causal sample would otherwise send
+        such shapes to a baseline.
+        """
+        for variant in above:
+            longer = replace(leaf, variants=(*leaf.variants, variant))
+            new = any(variant in s.times and not s.times.keys() & set(leaf.variants) for s in self._all)
+            if variant not in leaf.variants and new and tree_cost(longer, samples) <= tree_cost(leaf, samples) + 1e-12:
+                leaf = longer
         return leaf
-    best: tuple[float, str, int] | None = None
-    for name in fields:
-        values = sorted({sample.values[name] for sample in samples})
-        for low, high in pairwise(values):
-            most = max(low, math.isqrt(low * high)) if low > 0 else low
-            parts = [[s for s in samples if (s.values[name] <= most) == side] for side in (True, False)]
-            split_cost = sum(_best_leaf(part, chosen)[1] for part in parts)
-            if best is None or split_cost < best[0] - 1e-12:
-                best = (split_cost, name, most)
-    if best is None:
-        return leaf
-    _, name, most = best
-    yes, no = ([s for s in samples if (s.values[name] <= most) == side] for side in (True, False))
-    first, second = (_grown(part, chosen, fields, gain, depth - 1) for part in (yes, no))
-    together = tree_cost(first, yes) + tree_cost(second, no)
-    return leaf if cost - together < gain else Split(name, most, first, second)
 
 
 def _best_leaf(samples: Sequence[Sample], chosen: Sequence[int]) -> tuple[TreeLeaf, float]:

@@ -36,7 +36,7 @@ VERSION = 2
 """Version of the file's format."""
 ROUNDS, SAMPLES = 5, 5
 """Interleaved rounds at each shape, and samples of each candidate in a round."""
-MOST_RATIO = 1.5
+MOST_RATIO = 1.25
 """Largest time of a candidate in the rounds, as a multiple of the fastest candidate's time."""
 _REFUTED = (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG)
 

@@ -79,7 +79,7 @@ def cpp_code(made: Description) -> str:
         *(_cpp_takes(made, index) for index in range(len(made.variants))),
         f"// Returns {made.leaf_note()}.",
         "int choose(const Shape& shape) {",
-        *_tree_code(made.tree, 1, _cpp_split, _cpp_leaf),
+        *_tree_code(made.tree, 1, "if ({}) {{", _cpp_leaf),
         "}\n",
         *(_cpp_numbers(index, variant) for index, variant in enumerate(made.variants)),
         *(_cpp_outputs(index, mode) for index, mode in enumerate(signature.modes)),
@@ -152,8 +152,10 @@ def _cpp_takes(made: Description, index: int) -> str:
     return f"{in_comment('// ' + variant.title)}\nbool takes_{index}(const Shape& shape) {{\n  return {joined};\n}}\n"
 
 
-def _cpp_split(field: str, most: int) -> str:
-    return f"if (shape.{_shape_member(field)} <= {most}) {{"
+def _condition(factors: Sequence[str], most: int) -> str:
+    """Return a decision, which C++ and Python read alike; products are computed in double and so cannot overflow."""
+    product = " * ".join(f"shape.{_shape_member(name)}" for name in factors)
+    return f"{product} <= {most}" if len(factors) == 1 else f"1.0 * {product} <= {float(most)!r}"
 
 
 def _cpp_leaf(leaf: TreeLeaf) -> list[str]:
@@ -165,13 +167,13 @@ def _shape_member(field: str) -> str:
     return field if field in (CAPABILITY, MODE) else member(field)
 
 
-def _tree_code(tree: Tree, depth: int, split: Any, leaf: Any, end: str = "  }") -> Iterator[str]:
+def _tree_code(tree: Tree, depth: int, split: str, leaf: Any, end: str = "  }") -> Iterator[str]:
     """Yield the lines of a decision tree.
 
     Args:
         tree: the tree.
         depth: number of indentations of two blanks (four in Python).
-        split: function that returns the line of a decision.
+        split: line of a decision, with a place for its condition.
         leaf: function that returns the lines of a leaf.
         end: last line of the first branch; empty in Python.
     """
@@ -179,7 +181,7 @@ def _tree_code(tree: Tree, depth: int, split: Any, leaf: Any, end: str = "  }") 
     if isinstance(tree, TreeLeaf):
         yield from (blank + line for line in leaf(tree))
         return
-    yield blank + split(tree.field, tree.most)
+    yield blank + split.format(_condition(tree.fields, tree.most))
     yield from _tree_code(tree.yes, depth + 1, split, leaf, end)
     if end:
         yield blank + end.strip()
@@ -371,10 +373,10 @@ def python_code(made: Description) -> str:
         *(_python_numbers(index, variant) for index, variant in enumerate(made.variants)),
         "def choose(shape):",
         f'    """Return {made.leaf_note()}."""',
-        *_tree_code(made.tree, 1, _python_split, _python_leaf, ""),
+        *_tree_code(made.tree, 1, "if {}:", _python_leaf, ""),
         "\n\ndef preferred(shape):",
         '    """Return the variants that may run for a shape, in the order of preference."""',
-        *_tree_code(made.tree, 1, _python_split, lambda leaf: [f"return {leaf.variants!r}"], ""),
+        *_tree_code(made.tree, 1, "if {}:", lambda leaf: [f"return {leaf.variants!r}"], ""),
         "\n",
         *(
             f"{name} = ({''.join(f'{stem}_{i}, ' for i in range(count))})"
@@ -478,10 +480,6 @@ def _python_numbers(index: int, variant: Variant) -> str:
     rows = [f"        {python(formula)},  {in_comment('# ' + what)}" for what, formula in variant.numbers()]
     head = [f"def numbers_{index}(shape):", '    """Return the numbers of the launches."""', "    return ("]
     return "\n".join([*head, *rows, "    )\n\n"])
-
-
-def _python_split(field: str, most: int) -> str:
-    return f"if shape.{_shape_member(field)} <= {most}:"
 
 
 def _python_leaf(leaf: TreeLeaf) -> list[str]:

@@ -49,8 +49,8 @@ def pack_page(package: str, notes: Sequence[str], variants: Sequence[str], facts
 
 def _in_words(box: Box) -> str:
     parts = []
-    for field, (low, high) in box.items():
-        name = {CAPABILITY: "sm", MODE: "mode"}.get(field, field)
+    for factors, (low, high) in box.items():
+        name = " · ".join({CAPABILITY: "sm", MODE: "mode"}.get(field, field) for field in factors)
         exact = low is not None and low == high
         limits = ("" if low is None else f"{low} ≤ ", "" if high is None else f" ≤ {high}")
         parts.append(f"{name} = {low}" if exact else f"{limits[0]}{name}{limits[1]}")

@@ -14,7 +14,7 @@ from evokern.export.checked import Report
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
 from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
-from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at
+from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at, served_by
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
 from evokern.pack.proofs import Unverified, verification_at
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
@@ -126,7 +126,7 @@ class Selection:
             own = self.samples_of(chosen, held_out=False)
             fields = (CAPABILITY, MODE, *(n for n in own[0].values if n not in (CAPABILITY, MODE)))
             tree = dispatch_tree(own, range(len(chosen)), fields)
-            used = {index for _, leaf in regions(tree) for index in leaf.variants}
+            used = {served_by(tree, sample) for sample in own}
             if self._dropped({number for index, number in enumerate(chosen) if index not in used}):
                 continue
             if not self._dropped(self._failed_edges(chosen, tree)) and not self._dropped(self._unproved(chosen)):
@@ -230,7 +230,7 @@ class Selection:
             ends: dict[str, tuple[int, int]] = {}
             for name, entry in entries.items():
                 values = sorted(v for one in same if isinstance(v := one[name], int))
-                low, high = box.get(name, (None, None))
+                low, high = box.get((name,), (None, None))
                 low, high = values[0] if low is None else low, values[-1] if high is None else high
                 inner = [v for v in (*values, low, high) if field_holds(entry, v) and low <= v <= high] or values
                 ends[name] = min(inner), max(inner)

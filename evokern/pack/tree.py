@@ -1,4 +1,4 @@
-"""Dispatch of an operator: a decision tree over the problem's fields, whose leaves list variants.
+"""Dispatch of an operator: a decision tree over the problem's fields and products of them, whose leaves list variants.
 
 The variants of a leaf are in the order of preference. The first variant that takes the shape runs; if none does, the
 leaf's baseline runs.
@@ -6,6 +6,7 @@ leaf's baseline runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -27,10 +28,10 @@ class TreeLeaf:
 
 @dataclass(frozen=True)
 class Split:
-    """One decision: `field <= most` or not."""
+    """One decision: `product of fields <= most` or not."""
 
-    field: str
-    """Name of a field, `capability` or `mode`."""
+    fields: tuple[str, ...]
+    """Names of the factors: one field, `CAPABILITY` or `MODE`, or several fields."""
     most: int
     """Largest value of the first branch."""
     yes: Tree
@@ -45,12 +46,13 @@ Tree = TreeLeaf | Split
 def leaf_of(tree: Tree, values: Mapping[str, int]) -> TreeLeaf:
     """Return the leaf for a shape."""
     while isinstance(tree, Split):
-        tree = tree.yes if values[tree.field] <= tree.most else tree.no
+        tree = tree.yes if math.prod(values[name] for name in tree.fields) <= tree.most else tree.no
     return tree
 
 
-Box = Mapping[str, tuple[int | None, int | None]]
-"""Field → smallest and largest value in a region; None without a limit. Fields that no decision tests are missing."""
+Box = Mapping[tuple[str, ...], tuple[int | None, int | None]]
+"""Factors → smallest and largest value of their product in a region; None without a limit. Products that no decision
+tests are missing."""
 
 
 def regions(tree: Tree, box: Box | None = None) -> Iterator[tuple[Box, TreeLeaf]]:
@@ -59,6 +61,6 @@ def regions(tree: Tree, box: Box | None = None) -> Iterator[tuple[Box, TreeLeaf]
     if isinstance(tree, TreeLeaf):
         yield box, tree
         return
-    low, high = box.get(tree.field, (None, None))
-    yield from regions(tree.yes, {**box, tree.field: (low, tree.most)})
-    yield from regions(tree.no, {**box, tree.field: (tree.most + 1, high)})
+    low, high = box.get(tree.fields, (None, None))
+    yield from regions(tree.yes, {**box, tree.fields: (low, tree.most)})
+    yield from regions(tree.no, {**box, tree.fields: (tree.most + 1, high)})

@@ -24,9 +24,37 @@ def test_a_tree_separates_regions_with_different_winners() -> None:
     samples = [sample(s, {0: 1.0, 1: 2.0} if s <= 512 else {0: 4.0, 1: 2.0}, 8.0) for s in (64, 128, 512, 1024, 4096)]
     tree = dispatch_tree(samples, chosen_variants(samples, 8), FIELDS)
     assert isinstance(tree, Split)
-    assert (tree.field, tree.yes, tree.no) == ("S", TreeLeaf((0,)), TreeLeaf((1,)))
+    assert (tree.fields, tree.yes, tree.no) == (("S",), TreeLeaf((0,)), TreeLeaf((1,)))
     assert 512 <= tree.most < 1024
     assert summary_of(tree, samples).loss == pytest.approx(0.0)
+
+
+def test_a_decision_may_depend_on_a_product() -> None:
+    """Where the number of rows times their length decides, one decision separates the winners."""
+
+    def shape(rows: int, size: int) -> Sample:
+        times = {0: 1.0, 1: 1.5} if rows * size <= 4096 else {0: 1.5, 1: 1.0}
+        return Sample({CAPABILITY: 90, MODE: 0, "B": rows, "S": size}, times, {0: 8.0})
+
+    samples = [shape(rows, size) for rows in (1, 4, 16, 64) for size in (64, 256, 1024, 4096)]
+    tree = dispatch_tree(samples, (0, 1), (CAPABILITY, MODE, "B", "S"))
+    assert isinstance(tree, Split)
+    assert (tree.fields, tree.yes, tree.no) == (("B", "S"), TreeLeaf((0,)), TreeLeaf((1,)))
+    assert served_by(tree, shape(2, 2000)) == 0
+    assert served_by(tree, shape(100, 100)) == 1
+
+
+def test_a_region_serves_kinds_of_shapes_that_it_has_not_seen() -> None:
+    """A variant runs causal shapes only; where no causal shape was sampled, it still serves them."""
+
+    def shape(size: int, causal: int) -> Sample:
+        own = 2 + (size > 512) if causal else size > 512
+        return Sample({CAPABILITY: 90, MODE: 0, "S": size, "causal": causal}, {int(own): 1.0}, {0: 8.0})
+
+    samples = [shape(64, 0), shape(128, 0), shape(256, 0), shape(1024, 0), shape(1024, 1), shape(2048, 1)]
+    tree = dispatch_tree(samples, (0, 1, 3), (CAPABILITY, MODE, "S", "causal"))
+    unseen = Sample({CAPABILITY: 90, MODE: 0, "S": 100, "causal": 1}, {3: 1.0}, {0: 8.0})
+    assert served_by(tree, unseen) == 3
 
 
 def test_a_shape_with_a_faster_baseline_goes_to_the_baseline() -> None:

@@ -100,8 +100,10 @@ def test_a_tree_reads_the_same_in_cpp_and_python(tmp_path: Path) -> None:
     def tree(depth: int) -> Tree:
         if depth == 0:
             return TreeLeaf(tuple(rng.sample(range(3), rng.randint(0, 3))))
-        field, most = rng.choice([("ROWS", 2 ** rng.randint(0, 14)), ("COLS", 600), (MODE, 0), (CAPABILITY, 88)])
-        return Split(field, most, tree(depth - 1), tree(depth - 1))
+        rows, elements = 2 ** rng.randint(0, 14), 2 ** rng.randint(10, 24)
+        tests = [(("ROWS",), rows), (("COLS",), 600), (("ROWS", "COLS"), elements), ((MODE,), 0), ((CAPABILITY,), 88)]
+        fields, most = rng.choice(tests)
+        return Split(fields, most, tree(depth - 1), tree(depth - 1))
 
     made = replace(made, tree=tree(5))
     built = build_library({"operator.h": OPERATOR_H, "operator.cpp": cpp_code(made) + TIMED})
