@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
@@ -116,9 +116,9 @@ class ForkServer:
     @classmethod
     def kept(cls, preload: Sequence[str]) -> ForkServer:
         """Return a released server with the same modules, environment and working directory, or a new one."""
-        here = (tuple(preload), os.environ | _ENVIRONMENT, _working_directory())
+        here = (tuple(preload), _chosen(os.environ | _ENVIRONMENT), _working_directory())
         for server in _kept or ():
-            if (server._preload, server._environment, server._directory) == here:
+            if (server._preload, _chosen(server._environment), server._directory) == here:
                 assert _kept is not None
                 _kept.remove(server)
                 server._collect()
@@ -348,6 +348,11 @@ class ForkServer:
         self._control.close()
         self._log.close()
         self._end()  # its workers end with it
+
+
+def _chosen(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that torch sets when it is imported."""
+    return {name: value for name, value in environment.items() if not name.startswith("TORCHINDUCTOR_")}
 
 
 def _working_directory() -> str | None:
