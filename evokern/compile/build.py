@@ -18,11 +18,12 @@ from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import SCALAR_BYTES, Baseline, Kernel, Launch, Problem, Scalar, Tensor
+from evokern.declaration.kernel import SCALAR_BYTES, Baseline, Kernel, Launch, Problem, Scalar, Tensor, TileMap
 from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.render import Rendered, check_outside_headers, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, KernelError
 from evokern.hardware.profiles import Profile
+from evokern.hardware.tensor_map import BYTES as TENSOR_MAP_BYTES
 from evokern.study.trial import Evaluation, Outcome, Resources
 
 _POINTER_BYTES = 8
@@ -186,8 +187,8 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem, baseline: Basel
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error
     for launch in launches_of(kernel, config, problem):
-        for argument in launch.args:
-            if isinstance(argument, str) and argument not in tensors:
+        for argument in launch.tensor_names:
+            if argument not in tensors:
                 raise KernelError(
                     f"kernel {kernel.name}: the launch of {launch.entry} uses the tensor {argument!r}, which is "
                     "undeclared; add it to `tensors`"
@@ -203,13 +204,19 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem, baseline: Basel
 def _argument_mismatch(launch: Launch, program: Program) -> str:
     """Return how a launch's arguments differ from the entry's parameters; empty if they agree."""
     taken = parameter_sizes(program.cubin, program.lowered[launch.entry])
-    passed = tuple(SCALAR_BYTES[a.dtype] if isinstance(a, Scalar) else _POINTER_BYTES for a in launch.args)
+    passed = tuple(_argument_bytes(argument) for argument in launch.args)
     if taken == passed:
         return ""
     return (
         f"{launch.entry} takes {len(taken)} parameters of {list(taken)} bytes, "
         f"but its launch passes {len(passed)} arguments of {list(passed)} bytes"
     )
+
+
+def _argument_bytes(argument: str | Scalar | TileMap) -> int:
+    if isinstance(argument, TileMap):
+        return TENSOR_MAP_BYTES
+    return SCALAR_BYTES[argument.dtype] if isinstance(argument, Scalar) else _POINTER_BYTES
 
 
 def _identity(rendered: Rendered) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from evokern.compile.elf import Section, sections
 from evokern.compile.records import ModuleVariable, ProblemBuild, Program
-from evokern.declaration.kernel import Launch, Scalar, Tensor
+from evokern.declaration.kernel import Launch, Scalar, Tensor, TileMap
 
 _OWN_SECTIONS = (".text.", ".nv.info.", ".nv.constant0.", ".nv.shared.")
 _DATA_SECTIONS = (".nv.global", ".nv.constant1", ".nv.constant3", ".nv.constant4", ".rel.nv.const", ".rela.nv.const")
@@ -110,14 +110,19 @@ def fingerprint(
 
 
 def _launch(launch: Launch, entries: tuple[str, ...], buffers: Mapping[str, Tensor]) -> tuple[Any, ...]:
-    arguments = tuple(
-        (argument.dtype, argument.value) if isinstance(argument, Scalar) else (argument, _buffer(buffers.get(argument)))
-        for argument in launch.args
-    )
+    arguments = tuple(_argument(argument, buffers) for argument in launch.args)
     window = launch.l2_window and (launch.l2_window.tensor, launch.l2_window.hit_ratio)
     return (
         entries.index(launch.entry), launch.grid, launch.block, launch.shared_bytes, arguments, launch.cluster, window,
     )  # fmt: skip
+
+
+def _argument(argument: str | Scalar | TileMap, buffers: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    if isinstance(argument, Scalar):
+        return argument.dtype, argument.value
+    if isinstance(argument, TileMap):
+        return "map", argument.described, _argument(argument.tensor, buffers)
+    return argument, _buffer(buffers.get(argument))
 
 
 def _buffer(tensor: Tensor | None) -> tuple[Any, ...] | None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value, filled
-from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem, explained
+from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem, Scalar, Tensor, TileMap, explained
 from evokern.declaration.launch_bounds import bounds_reason, thread_bound
 from evokern.declaration.space import Space
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
@@ -233,7 +233,23 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
             launches = tuple(replace(launch, entry=filled(launch.entry, config)) for launch in launches)
         except SpaceError as error:
             raise KernelError(f"kernel {kernel.name}: {error}") from error
-    return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
+    launches = config.launched(launches) if isinstance(config, ForeignCandidate) else launches
+    if any(launch.maps for launch in launches):
+        tensors = kernel.workload.tensors(problem, config)
+        launches = tuple(replace(one, args=_with_maps(kernel, one, tensors)) for one in launches)
+    return launches
+
+
+def _with_maps(kernel: Kernel, launch: Launch, tensors: Mapping[str, Tensor]) -> tuple[str | Scalar | TileMap, ...]:
+    """Return the arguments of a launch, whose tensor maps have the axes and types of their tensors."""
+    for one in launch.maps:
+        if one.tensor not in tensors:
+            known = suggestion(one.tensor, tensors)
+            raise KernelError(f"kernel {kernel.name}: {launch.entry} has a tensor map of {one.tensor!r}: {known}")
+    try:
+        return tuple(one.of(tensors[one.tensor]) if isinstance(one, TileMap) else one for one in launch.args)
+    except KernelError as error:
+        raise KernelError(f"kernel {kernel.name}: {launch.entry}: {error}") from error
 
 
 def _call_declared(
@@ -346,5 +362,11 @@ def _attributes(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost, st
         yield "cluster_blocks", most, "no chip supports a larger cluster"
         for axis, blocks, cluster in zip("xyz", launch.grid, launch.clustered, strict=True):
             yield "cluster", divides(cluster, blocks, "blocks"), f"the cluster must divide the grid along {axis}"
+    if launch.maps:
+        least = MIN_CLUSTER_CAPABILITY[0] + MIN_CLUSTER_CAPABILITY[1] / 10
+        yield "compute_capability", AtMost(least, capability), f"tensor maps need compute capability {least}"
+    for one in launch.maps:
+        for refusal in one.described.refusals():
+            yield "tensor_map", AtMost(1, 0), f"the driver refuses the tensor map of {one.tensor!r}: {refusal}"
     if launch.l2_window:
         yield "compute_capability", AtMost(8.0, capability), "an L2 persisting window needs compute capability 8.0"

@@ -49,6 +49,7 @@ from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
 from evokern.declaration.launch import Launch as Launch
 from evokern.declaration.launch import Scalar as Scalar
+from evokern.declaration.launch import TileMap as TileMap
 from evokern.declaration.launch import bfloat16_bits as bfloat16_bits
 from evokern.declaration.launch import f32 as f32
 from evokern.declaration.launch import i32 as i32

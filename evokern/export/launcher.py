@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor, TileMap
 from evokern.escaping import c_string, in_comment
 from evokern.export.declared_state import RestoredVariable
 from evokern.export.formula import Formula, ShapeGuard, cpp, member, simplified
@@ -15,6 +15,8 @@ from evokern.export.sections import entry_function
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS
+from evokern.hardware.tensor_map import DTYPE_BYTES as MAP_TYPES
+from evokern.hardware.tensor_map import TensorMap
 
 _SCALARS = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float",
             "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16", "bool": "bool"}  # fmt: skip
@@ -126,10 +128,11 @@ def _launch(launch: Launch, traces: Traces, cooperative: bool) -> Iterator[str]:
     for index, argument in enumerate(launch.args):
         if isinstance(argument, Scalar):
             yield f"{_SCALARS[argument.dtype]} argument_{index} = {_scalar(argument)};"
-            arguments.append(f"&argument_{index}")
+        elif isinstance(argument, TileMap):
+            yield from _tensor_map(f"argument_{index}", argument.described, names[argument.tensor])
         else:
             yield f"const void* argument_{index} = {names[argument]};"
-            arguments.append(f"&argument_{index}")
+        arguments.append(f"&argument_{index}")
     yield f"void* arguments[] = {{{', '.join(arguments)}}};"
     yield f"const int shared_bytes = static_cast<int>({shared});"
     yield f"if (shared_bytes > {_STATIC_LIMIT} &&"
@@ -142,6 +145,48 @@ def _launch(launch: Launch, traces: Traces, cooperative: bool) -> Iterator[str]:
     yield "config.stream = stream;"
     yield from _attributes(launch, traces, cooperative)
     yield "if (cudaLaunchKernelExC(&config, entry, arguments) != cudaSuccess) return CUDA_ERROR;"
+
+
+MAP_ENCODER = """
+#include <cuda.h>
+
+/// Makes the tensor map of a tensor. The driver's function is looked up, so that the program needs no -lcuda.
+static bool encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, const void* tensor,
+                              const cuuint64_t* shape, const cuuint64_t* strides, const cuuint32_t* box,
+                              CUtensorMapSwizzle swizzle) {
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  static void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSuccess;
+#if CUDART_VERSION >= 12050
+  if (found == nullptr)
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+#else
+  if (found == nullptr) cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status);
+#endif
+  if (found == nullptr || status != cudaDriverEntryPointSuccess) return false;
+  const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  return encode(map, type, rank, const_cast<void*>(tensor), shape, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+"""
+"""Helper of programs whose kernels get tensor maps."""
+
+
+def _tensor_map(name: str, of: TensorMap, pointer: str) -> Iterator[str]:
+    """Yield the statements that declare a tensor map, and encode it for a pointer."""
+
+    def listed(kind: str, values: Sequence[int]) -> str:
+        return ", ".join(f"static_cast<{kind}>({number(value)})" for value in values)
+
+    kinds = ("UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16")
+    dtype = dict(zip(MAP_TYPES, kinds, strict=False))[of.dtype]
+    yield f"const cuuint64_t {name}_shape[] = {{{listed('cuuint64_t', of.shape)}}};"
+    yield f"const cuuint64_t {name}_strides[] = {{{listed('cuuint64_t', of.strides or (0,))}}};"
+    yield f"const cuuint32_t {name}_box[] = {{{listed('cuuint32_t', of.box)}}};"
+    yield f"CUtensorMap {name};"
+    yield f"if (!encode_tensor_map(&{name}, CU_TENSOR_MAP_DATA_TYPE_{dtype}, {of.rank}, {pointer}, {name}_shape,"
+    yield f"                       {name}_strides, {name}_box, CU_TENSOR_MAP_SWIZZLE_{of.swizzle.upper()}))"
+    yield "  return CUDA_ERROR;"
 
 
 def _attributes(launch: Launch, traces: Traces, cooperative: bool) -> Iterator[str]:

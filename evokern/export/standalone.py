@@ -35,7 +35,7 @@ from evokern.export.banner import (
 from evokern.export.bound_check import ExportedLimit, exported_limit, growth
 from evokern.export.declared_state import restored_variables
 from evokern.export.golden import Golden, at_study_shape, golden_check, golden_code, has_cpp_reference
-from evokern.export.launcher import elements, launch_body, number, pointer_alignment, shape_checks
+from evokern.export.launcher import MAP_ENCODER, elements, launch_body, number, pointer_alignment, shape_checks
 from evokern.export.names import cpp_names
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
@@ -134,7 +134,7 @@ def standalone_program(
         "banner": banner(
             kernel, config, problem, target, provenance, file_name, linking_declarations(traces), arguments
         ),
-        "type_headers": _type_headers(traces.tensors),
+        "type_headers": _type_headers(traces.tensors) + MAP_ENCODER * any(one.maps for one in traces.launches),
         "shape_members": shape_members(traces),
         "shape_checks": shape_checks(kernel, problem, traces),
         "sizes": _sizes(traces.tensors),

@@ -57,7 +57,7 @@ def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = F
 
     Raises:
         KernelError: the kernel's code differs from the study's, and is not trusted.
-        StudyError: the problem does not exist.
+        StudyError: the problem does not exist, or the default candidate gets tensor maps.
         InternalError: the source does not compile with the options of the file, which is a bug in evokern.
     """
     if not 0 <= problem < len(record.problems):
@@ -211,6 +211,8 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
     default = kernel.space.default()
     launches = launches_of(kernel, default, problem)
     first = launches[0]
+    if first.maps:
+        raise StudyError(f"kernel {kernel.name} gets tensor maps, which a T1 file cannot describe; use --format cu")
     if len(launches) > 1:
         left_out.append(f"{len(launches) - 1} more launches per call")
     sizes = _sizes(kernel, default, problem)
@@ -354,7 +356,7 @@ def _arguments(launch: Launch, tensors: Mapping[str, Tensor]) -> list[dict[str, 
         if isinstance(argument, Scalar):
             kind = _type(argument.dtype, SCALAR_BYTES)
             made.append({**kind, "MemoryType": "Scalar", "FillType": "Constant", "FillValue": argument.value})
-        else:
+        elif isinstance(argument, str):
             made.append({"Name": argument, **_vector(tensors[argument]), "MemoryType": "Vector"})
     return made
 

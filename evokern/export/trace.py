@@ -18,7 +18,7 @@ from typing import Any
 
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config, Value
-from evokern.declaration.kernel import Kernel, Launch, Problem, ProblemField, Scalar, Tensor
+from evokern.declaration.kernel import Kernel, Launch, Problem, ProblemField, Scalar, Tensor, TileMap
 from evokern.declaration.render import macros
 from evokern.errors import EvokernError
 from evokern.export.formula import ShapeGuard, evaluate
@@ -214,6 +214,10 @@ def _merged_groups(
     return found, guards, kept
 
 
+_LISTS = ("box", "shape", "strides")
+"""Numbers of a tensor map."""
+
+
 def _conditional(guard: ShapeGuard, yes: _Numbers, no: _Numbers) -> _Numbers | None:
     """Return launches and buffers that depend on a condition; None if they differ in more than numbers."""
 
@@ -229,7 +233,10 @@ def _conditional(guard: ShapeGuard, yes: _Numbers, no: _Numbers) -> _Numbers | N
     def numbers(first: Sequence[Any], second: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(map(number, first, second))
 
-    def argument(first: str | Scalar, second: str | Scalar) -> str | Scalar:
+    def argument(first: str | Scalar | TileMap, second: str | Scalar | TileMap) -> str | Scalar | TileMap:
+        if isinstance(first, TileMap) and isinstance(second, TileMap):
+            lists: dict[str, Any] = {name: numbers(getattr(first, name), getattr(second, name)) for name in _LISTS}
+            return made if (made := replace(second, **lists)) == replace(first, **lists) else ""
         if not (isinstance(first, Scalar) and isinstance(second, Scalar) and first.dtype == second.dtype):
             return second if first == second else ""
         if all(isinstance(one.value, int) and not isinstance(one.value, bool) for one in (first, second)):
@@ -325,6 +332,7 @@ def _numbers(
     result: list[Any] = []
     for launch in launches:
         scalars = [plain(a.value) for a in launch.args if isinstance(a, Scalar)]
+        scalars += [[*map(plain, getattr(one, name))] for one in launch.maps for name in _LISTS]
         result.append([launch.entry, *map(plain, (*launch.grid, *launch.block, launch.shared_bytes)), scalars])
     result += [[name, *map(plain, tensor.shape)] for name, tensor in tensors.items()]
     return result

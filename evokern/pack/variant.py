@@ -12,7 +12,7 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import default_cache
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Scalar, bfloat16_bits
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Scalar, TileMap, bfloat16_bits
 from evokern.errors import KernelError
 from evokern.export.formula import Formula, simplified
 from evokern.export.launcher import pointer_alignment
@@ -119,6 +119,8 @@ class Variant:
             for argument in launch.args:
                 if isinstance(argument, str):
                     arguments.append(("buffer", buffers[argument]))
+                elif isinstance(argument, TileMap):
+                    raise AssertionError("`variant_of` refuses tensor maps")
                 elif _is_number(argument):
                     arguments.append(("number", number))
                     number += 1
@@ -162,6 +164,11 @@ def variant_of(kernel: Kernel, config: Config, problem: Problem, chip: Profile, 
         raise KernelError(
             f"{title} uses the module variable {restored[0]!r}, which the kernel declares as state to restore before "
             "each call; an operator cannot restore it. Choose a trial without it, or use a workspace instead"
+        )
+    if any(launch.maps for launch in traces.launches):
+        raise KernelError(
+            f"{title} gets tensor maps, which an operator cannot make yet; choose a trial without tensor copies, or "
+            "use `evokern export`, whose program makes them"
         )
     if any(len(launch.args) > MOST_ARGUMENTS for launch in traces.launches):
         raise KernelError(f"{title} has a launch with more than {MOST_ARGUMENTS} arguments, which is not supported")

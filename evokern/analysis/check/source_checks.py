@@ -13,6 +13,7 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.header.rules import rules
 from evokern.declaration.header.text import choice_macro, constant_macro
+from evokern.declaration.kernel import Scalar, TileMap
 from evokern.declaration.kernel_files import GENERATED
 from evokern.declaration.render import Rendered, macros, read_source
 from evokern.errors import KernelError, suggestion
@@ -48,7 +49,7 @@ def entries(folder: Folder) -> Results:
                 yield False, f"{launch.entry}: the L2 window names no tensor: {launch.l2_window.tensor!r}; {known}"
                 return
             if len(entry.parameters) != len(launch.args):
-                given = ", ".join(a if isinstance(a, str) else f"{a.dtype} {a.value}" for a in launch.args)
+                given = ", ".join(map(_argument_text, launch.args))
                 yield (
                     False,
                     f"{entry.signature} takes {len(entry.parameters)} arguments, but the launch passes "
@@ -62,11 +63,19 @@ def entries(folder: Folder) -> Results:
                         f"{launch.entry}: argument {argument!r} is not a tensor; the tensors are {', '.join(tensors)}",
                     )
                     return
-                if parameter.pointer != isinstance(argument, str):
-                    want, got = ("a tensor", argument) if parameter.pointer else ("a Scalar", argument)
+                if isinstance(argument, TileMap) and "__grid_constant__" not in parameter.type:
                     yield (
                         False,
-                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, but the launch passes {got}",
+                        f"{launch.entry}: {parameter.type} {parameter.name} gets a tensor map, so its type must be "
+                        "const __grid_constant__ CUtensorMap; tensor copies read the map from the arguments",
+                    )
+                    return
+                if parameter.pointer != isinstance(argument, str):
+                    want = "a tensor" if parameter.pointer else "a Scalar or a TileMap"
+                    yield (
+                        False,
+                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, but the launch passes "
+                        + _argument_text(argument),
                     )
                     return
                 if parameter.of_pointers:
@@ -76,7 +85,9 @@ def entries(folder: Folder) -> Results:
                         "numbers; pass one pointer for each array",
                     )
                     return
-                if isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
+                if isinstance(argument, TileMap):
+                    written.add(argument.tensor)
+                elif isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
                     if parameter.const:
                         unwritten[argument] = f"{launch.entry}: {parameter.type} {parameter.name}"
                     else:
@@ -87,6 +98,12 @@ def entries(folder: Folder) -> Results:
             yield False, f"{unwritten[name]} is const but receives the {tensors[name].role} {name!r}; drop the const"
             return
     yield True, ", ".join(seen)
+
+
+def _argument_text(argument: str | Scalar | TileMap) -> str:
+    if isinstance(argument, TileMap):
+        return f"a tensor map of {argument.tensor}"
+    return argument if isinstance(argument, str) else f"{argument.dtype} {argument.value}"
 
 
 def declared_state(folder: Folder) -> Results:

@@ -322,9 +322,8 @@ def _run(
             results.append(run_launch(program, launch, buffers, memory, limit))
             if results[-1].fatal is not None:
                 break  # a GPU would not start the next launch
-            for name in launch.args:
-                if isinstance(name, str):
-                    buffers[name].initialised = True  # the next launch may read the outputs
+            for name in launch.tensor_names:
+                buffers[name].initialised = True  # the next launch may read the outputs
     findings = [finding for result in results for finding in result.findings]
     completed = all(result.finished for result in results) and len(results) == len(launches)
     if completed:  # launches that ended early may not have written everything

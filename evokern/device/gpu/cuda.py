@@ -9,7 +9,7 @@ import ctypes
 import math
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from cuda.bindings import driver
 
 from evokern.compile.records import Built, Program
 from evokern.compile.symbols import symbol_of
-from evokern.declaration.kernel import L2Window, Launch, Scalar, bfloat16_bits
+from evokern.declaration.kernel import L2Window, Launch, Scalar, TileMap, bfloat16_bits
 from evokern.device.gpu.driver_call import check as check
 from evokern.device.gpu.driver_call import context_error as context_error
 from evokern.device.gpu.driver_call import error_name
 from evokern.device.gpu.module_state import ModuleState
 from evokern.gate.check import Call, RunFailed
 from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS
+from evokern.hardware.tensor_map import DTYPE_BYTES, FILLS, SWIZZLES, TensorMap
 from evokern.measurement.timing import LaunchLimit
 from evokern.study.trial import Outcome
 
@@ -309,7 +310,9 @@ def _load(program: Program) -> Any:
     return check(driver.cuModuleLoadData(program.cubin))
 
 
-def _value(argument: str | Scalar, arguments: Mapping[str, torch.Tensor]) -> Any:
+def _value(argument: str | Scalar | TileMap, arguments: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(argument, TileMap):
+        return encoded_map(argument.described, arguments[argument.tensor].data_ptr())
     if isinstance(argument, Scalar):
         if argument.dtype == "bf16":
             return ctypes.c_uint16(bfloat16_bits(argument.value))
@@ -317,6 +320,30 @@ def _value(argument: str | Scalar, arguments: Mapping[str, torch.Tensor]) -> Any
             return ctypes.c_uint16(struct.unpack("<H", struct.pack("<e", argument.value))[0])
         return _CTYPES[argument.dtype](argument.value)
     return ctypes.c_void_p(arguments[argument].data_ptr())
+
+
+def encoded_map(of: TensorMap, address: int) -> Any:
+    """Return the bytes of a tensor map as the driver encodes it.
+
+    Raises:
+        RunFailed: the driver refuses the map.
+    """
+
+    def kind(enumeration: Any, known: Iterable[str], name: str) -> Any:
+        return enumeration(list(known).index(name))
+
+    wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+    made = check(
+        driver.cuTensorMapEncodeTiled(
+            kind(driver.CUtensorMapDataType, DTYPE_BYTES, of.dtype), of.rank, address, [*map(wide, of.shape)],
+            [*map(wide, of.strides)], [*map(narrow, of.box)], [*map(narrow, of.steps or (1,) * of.rank)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            kind(driver.CUtensorMapSwizzle, SWIZZLES, of.swizzle),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            kind(driver.CUtensorMapFloatOOBfill, FILLS, of.fill),
+        )
+    )  # fmt: skip
+    return (ctypes.c_uint64 * len(made.opaque))(*map(int, made.opaque))
 
 
 def _attributes(launch: Launch, arguments: Mapping[str, torch.Tensor], cooperative: bool) -> list[Any]:

@@ -20,7 +20,7 @@ from evokern.compile.module_state import HEAP, restored_state
 from evokern.compile.records import CompileFailure, Program
 from evokern.compile.symbols import variable_name
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import Kernel, Launch, Scalar, bfloat16_bits
+from evokern.declaration.kernel import Kernel, Launch, Scalar, TileMap, bfloat16_bits
 from evokern.declaration.render import Rendered, source_of
 from evokern.declaration.state import State
 from evokern.events import step
@@ -345,11 +345,15 @@ def _simulating(launch: Launch, blocks: Sequence[int] | None) -> str:
 
 def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:
     """Return the launch arguments in the order of the entry point's parameters."""
-    return [arguments[item] if isinstance(item, str) else _number(item) for item in launch.args]
+    return [arguments[item] if isinstance(item, str) else _value(item, arguments) for item in launch.args]
 
 
-def _number(value: Scalar) -> np.generic[Any]:
-    """Return a scalar argument as a NumPy scalar of its C type."""
+def _value(value: Scalar | TileMap, arguments: Arguments) -> np.generic[Any]:
+    """Return a scalar argument as a NumPy scalar of its C type, or the bytes of a tensor map."""
+    if isinstance(value, TileMap):
+        buffer = arguments[value.tensor]
+        assert isinstance(buffer, simt.Buffer)
+        return np.void(value.described.packed(buffer.address))
     if value.dtype == "bf16":
         return np.uint16(bfloat16_bits(value.value))
     made: np.generic[Any] = _NUMPY[value.dtype](value.value)
