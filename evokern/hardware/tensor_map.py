@@ -23,7 +23,7 @@ SWIZZLES = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 """Swizzle → span in bytes within which chunks of 16 bytes change places, in the order of ``CUtensorMapSwizzle``."""
 FILLS = ("zeros", "nan")
 """Values of elements outside the tensor, in the order of ``CUtensorMapFloatOOBfill``."""
-MOST_DIMENSIONS, MOST_BOX, MOST_STEP, MOST_SIZE, MOST_STRIDE = 5, 256, 8, 1 << 31, 1 << 40
+MOST_DIMENSIONS, MOST_BOX, MOST_STEP, MOST_SIZE, MOST_STRIDE = 5, 256, 8, 1 << 32, 1 << 40
 _MAGIC = b"EVOKMAP1"
 _LAYOUT = struct.Struct("<8s4B4xQ5Q4Q5H5B")
 
