@@ -4,7 +4,8 @@
 //   tensor cores with mma.sync m16n8k16, or on sm_90a with wgmma; accumulation in fp32, or for fp16 also in fp16
 //
 // With PATH=tiled, a block computes a BLOCK_M x BLOCK_N tile of C, in steps of BLOCK_K through a ring of shared-memory
-// stages. PATH=skinny is for M up to 128, bound by reading B (skinny.cuh). kernel.py describes the genes; the generated header
+// stages. PATH=skinny is for M up to 128, bound by reading B (skinny.cuh). PATH=bulk is for the copy engine of compute
+// capability 9.0 (bulk.cuh). kernel.py describes the genes; the generated header
 // defines them, and asserts the constraints.
 //
 // Problem macros: BF16 (1 if A, B and C are bfloat16, 0 if they are fp16); NT (1 if B is [N, K], with tiles like those of A;
@@ -17,13 +18,13 @@
 
 #include "evokern_genes.h"
 
-constexpr bool SKINNY = PATH == PATH_SKINNY;
+constexpr bool SKINNY = PATH == PATH_SKINNY, BULK = PATH == PATH_BULK;
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // tile of one warp
 constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma tiles of one warp
 constexpr int CHUNK = 8;                                               // elements per 16-byte chunk
 constexpr bool PRODUCERS = LOAD == LOAD_PRODUCER_WARPS, ASYNC = LOAD == LOAD_CP_ASYNC || PRODUCERS;
 constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
-constexpr bool WGMMA = !SKINNY && TENSOR_CORES == TENSOR_CORES_WGMMA;
+constexpr bool WGMMA = !SKINNY && !BULK && TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows from a warp's mma tile to the next
 constexpr bool ROW_RING = SKINNY && LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA;  // lanes exchange rows for mma (row_ring.cuh)
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
@@ -49,9 +50,39 @@ __device__ __forceinline__ void sync_compute_warps() {
   else
     __syncthreads();
 }
+// Rows and columns of C that one block, or with PATH=bulk one cluster, computes at a time.
+constexpr int RASTER_M = BULK ? TILE_M * (1 + (CLUSTER == CLUSTER_SHARE_B)) : BLOCK_M;
+constexpr int RASTER_N = BULK ? TILE_N * (1 + (CLUSTER == CLUSTER_SHARE_A)) : BLOCK_N;
+
+// Returns the origin of a tile of C in the order given by RASTER.
+struct TileOrigin {
+  int row, column;
+
+  __device__ __forceinline__ TileOrigin(int tile, int M, int N) {
+    const int tiles_m = (M + RASTER_M - 1) / RASTER_M, tiles_n = (N + RASTER_N - 1) / RASTER_N;
+    int tile_m, tile_n;
+    if constexpr (RASTER == RASTER_ROWS) {
+      tile_m = tile / tiles_n, tile_n = tile % tiles_n;
+    } else if constexpr (RASTER == RASTER_COLUMNS) {
+      tile_m = tile % tiles_m, tile_n = tile / tiles_m;
+    } else {
+      const int group = tile / (GROUP * tiles_n), first = group * GROUP;
+      const int height = min(GROUP, tiles_m - first), within = tile - group * GROUP * tiles_n;
+      tile_m = first + within % height, tile_n = within / height;
+    }
+    row = tile_m * RASTER_M, column = tile_n * RASTER_N;
+  }
+};
+
 #if PATH == PATH_SKINNY
 #include "../common/warp.cuh"
 #include "skinny.cuh"
+#elif PATH == PATH_BULK
+#include "../common/bulk_copy.cuh"
+#include "../common/cluster.cuh"
+#include "../common/mbarrier.cuh"
+#include "../common/wgmma.cuh"
+#include "bulk.cuh"
 #else
 #if TENSOR_CORES == TENSOR_CORES_WGMMA
 #include "../common/wgmma.cuh"
@@ -64,26 +95,6 @@ __device__ __forceinline__ float low_element(const float (&c)[4], int half) { re
 __device__ __forceinline__ float high_element(const float (&c)[4], int half) { return c[2 * half + 1]; }
 __device__ __forceinline__ float low_element(const uint32_t (&c)[2], int half) { return low2float(c[half]); }
 __device__ __forceinline__ float high_element(const uint32_t (&c)[2], int half) { return low2float(c[half] >> 16); }
-
-// Returns the origin of a tile of C in the order given by RASTER.
-struct TileOrigin {
-  int row, column;
-
-  __device__ __forceinline__ TileOrigin(int tile, int M, int N) {
-    const int tiles_m = (M + BLOCK_M - 1) / BLOCK_M, tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
-    int tile_m, tile_n;
-    if constexpr (RASTER == RASTER_ROWS) {
-      tile_m = tile / tiles_n, tile_n = tile % tiles_n;
-    } else if constexpr (RASTER == RASTER_COLUMNS) {
-      tile_m = tile % tiles_m, tile_n = tile / tiles_m;
-    } else {
-      const int group = tile / (GROUP * tiles_n), first = group * GROUP;
-      const int height = min(GROUP, tiles_m - first), within = tile - group * GROUP * tiles_n;
-      tile_m = first + within % height, tile_n = within / height;
-    }
-    row = tile_m * BLOCK_M, column = tile_n * BLOCK_N;
-  }
-};
 
 // The steps of one block in the ring of stages.
 struct Pipeline {

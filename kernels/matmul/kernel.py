@@ -12,6 +12,7 @@ from evokern import (
     Slice,
     SumOfProducts,
     Tensor,
+    TileMap,
     VectorAccess,
     Workload,
     divides,
@@ -22,8 +23,13 @@ from evokern import (
 TILED = {"PATH": ("tiled",)}
 MMA = {**TILED, "TENSOR_CORES": ("mma_sync",)}
 SKINNY = {"PATH": ("skinny",)}
+BULK = {"PATH": ("bulk",)}
+WITHOUT_BULK = {"PATH": ("tiled", "skinny")}
+RASTERED = {"PATH": ("tiled", "bulk")}
 SKINNY_ROWS = 128
 """Maximum number of rows of A whose sums fit in a warp's registers (128 rows and 16 columns of C need 64 registers)."""
+BULK_K = 64
+"""Elements of K per step of the bulk path: rows of 128 bytes, the widest swizzle."""
 TICKETS = 4096
 """Maximum number of tiles of C that one launch can merge: the number of counters in the source."""
 FEWEST_BLOCKS = 0.75
@@ -35,8 +41,10 @@ gives the bytes in flight of a busy DRAM (Little, Operations Research 9(3), 1961
 GENES = (
     Mutation(
         "PATH",
-        ("tiled", "skinny"),
-        doc="tiled: a block's warps share tiles of A and B; skinny: few rows of A, with weights loaded directly",
+        ("tiled", "skinny", "bulk"),
+        min_compute_capability={"bulk": (9, 0)},
+        doc="tiled: a block's warps share tiles of A and B; skinny: few rows of A, with weights loaded directly; "
+        "bulk: tiles by tensor copies of a producer warp, and wgmma",
         relieves={"memory": 4, "latency": 3, "launch": 1},
     ),
     Mutation(
@@ -52,12 +60,14 @@ GENES = (
         ("cp_async", "registers", "producer_warps"),
         doc="copies to shared memory by the multiplying warps or by four others; skinny: location of weights in flight",
         relieves={"memory": 2, "shared-memory": 1, "latency": 1, "arithmetic": 1},
+        when=WITHOUT_BULK,
     ),
     Mutation(
         "FRAGMENTS",
         ("ahead", "in_place"),
         doc="read fragments 16 elements of K ahead (skinny: read A as far ahead as the weights), or just before use",
         relieves={"latency": 2, "shared-memory": 1, "tensor": 1},
+        when=WITHOUT_BULK,
     ),
     Mutation(
         "SMEM_LAYOUT",
@@ -78,7 +88,7 @@ GENES = (
     Mutation(
         "RASTER",
         ("grouped", "rows", "columns"),
-        when=TILED,
+        when=RASTERED,
         doc="order of the blocks over C, for reuse in L2",
         relieves={"memory": 3, "launch": 1},
     ),
@@ -135,13 +145,14 @@ GENES = (
         for_study=(4, 2, 1),
         doc="elements per access; must divide K and N",
         relieves={"memory": 2, "arithmetic": 1},
+        when=WITHOUT_BULK,
     ),
     Parameter(
         "GROUP",
         (4, 8, 16),
         default=8,
         doc="rows of tiles per group of blocks",
-        when={**TILED, "RASTER": ("grouped",)},
+        when={**RASTERED, "RASTER": ("grouped",)},
         relieves=("memory",),
     ),
     Parameter(
@@ -156,12 +167,13 @@ GENES = (
         (1, 2, 4, 8),
         doc="number of blocks that split the sums of a tile of C along K",
         relieves={"launch": 2, "memory": 1, "latency": 1},
+        when=WITHOUT_BULK,
     ),
     Mutation(
         "MERGE",
         ("launch", "ticket"),
         doc="merge of a split along K: in a second launch, or by the block that finishes last",
-        when={"SPLIT_K": (2, 4, 8)},
+        when={**WITHOUT_BULK, "SPLIT_K": (2, 4, 8)},
         relieves={"launch": 3, "latency": 1},
     ),
     Parameter(
@@ -194,6 +206,45 @@ GENES = (
         when=SKINNY,
         relieves={"memory": 2, "latency": 1},
     ),
+    Parameter("CONSUMERS", (2, 1, 3), doc="bulk: warpgroups that multiply", when=BULK, relieves=("tensor", "latency")),
+    Parameter("CONSUMER_M", (64, 128), doc="bulk: rows of C per warpgroup", when=BULK, relieves=("shared-memory",)),
+    Parameter("TILE_N", (64, 128, 192, 256), default=128, doc="bulk: columns of C per tile", when=BULK),
+    Mutation(
+        "TURNS",
+        ("together", "alternating"),
+        doc="bulk: warpgroups share a tile of C, or multiply tiles in turn while the others store theirs",
+        when={**BULK, "CONSUMERS": (2, 3)},
+        relieves={"latency": 2, "memory": 1},
+    ),
+    Mutation(
+        "CLUSTER",
+        ("none", "share_b", "share_a"),
+        doc="bulk: two blocks with neighbouring tiles load the same columns of B, or rows of A, once for both",
+        when=BULK,
+        relieves={"memory": 2},
+    ),
+    Parameter(
+        "SPLITS",
+        (1, 2, 3, 4, 6, 8),
+        doc="bulk: parts along K of a tile of C; the last to finish merges them",
+        when=BULK,
+        relieves={"launch": 2, "latency": 1},
+    ),
+    Mutation(
+        "STORE",
+        ("bulk", "direct"),
+        doc="bulk: store C by tensor copies from shared memory, or from registers",
+        when={**BULK, "SPLITS": (1,)},
+        relieves={"memory": 1, "latency": 1},
+    ),
+    Parameter(
+        "GRID_BLOCKS",
+        (0, 132),
+        doc="bulk: resident blocks that take the tiles in turn, per MIN_BLOCKS; 0 for a block per tile",
+        when=BULK,
+        for_chips={132: ("h100", "h200")},
+        relieves={"launch": 2, "latency": 1},
+    ),
     Parameter(
         "MIN_BLOCKS",
         (1, 2),
@@ -208,9 +259,19 @@ def skinny(c):
     return c["PATH"] == "skinny"
 
 
+def tiled(c):
+    """Return whether a block's warps load tiles of A and B together."""
+    return c["PATH"] == "tiled"
+
+
+def bulk(c):
+    """Return whether a producer warp loads tiles by tensor copies."""
+    return c["PATH"] == "bulk"
+
+
 def on_wgmma(c):
-    """Return whether the candidate uses wgmma, so that the tensor cores read tiles from shared memory."""
-    return not skinny(c) and c["TENSOR_CORES"] == "wgmma"
+    """Return whether warps that load tiles together use wgmma, so that the tensor cores read shared memory."""
+    return tiled(c) and c["TENSOR_CORES"] == "wgmma"
 
 
 def shape_compiled(c):
@@ -243,34 +304,66 @@ def warp_columns(c):
     return c.WARP_COLUMNS * 4 // lanes_along_depth(c)
 
 
+def cluster_blocks(c):
+    """Return the number of blocks that share loads."""
+    return 2 if bulk(c) and c["CLUSTER"] != "none" else 1
+
+
+def tile_rows(c):
+    """Return the rows of a tile of C on the bulk path."""
+    return c.CONSUMER_M * (c.CONSUMERS if c["TURNS"] == "together" else 1)
+
+
+def shared_tiles(c):
+    """Return how many tiles with other rows, and with other columns, a cluster computes at a time."""
+    return 1 + (c["CLUSTER"] == "share_b"), 1 + (c["CLUSTER"] == "share_a")
+
+
+def register_shares(c):
+    """Return the registers per thread of producers and consumers; no consumers if they keep those of the launch."""
+    at_launch, producers = registers_allowed(c), 40 - 8 * (c.CONSUMERS == 3)
+    moved = min(240, (at_launch * (c.CONSUMERS + 1) - producers) // c.CONSUMERS // 8 * 8)
+    return producers, moved if moved > at_launch else 0
+
+
 def block_tile(c):
     """Return the rows and columns of C per block; blocks of the skinny path have all rows."""
+    if bulk(c):
+        return tile_rows(c), c.TILE_N
     return (SKINNY_ROWS, c.WARPS_ACROSS * warp_columns(c)) if skinny(c) else (c.BLOCK_M, c.BLOCK_N)
 
 
 def tiles(c, p):
     """Return the number of tiles of C."""
     rows, columns = block_tile(c)
+    if bulk(c):
+        along_m, along_n = shared_tiles(c)
+        return -(-p.M // (rows * along_m)) * -(-p.N // (columns * along_n)) * along_m * along_n
     return -(-p.M // rows) * -(-p.N // columns)
 
 
 def blocks(c, p):
     """Return the number of blocks for the tiles of C."""
+    if bulk(c):
+        items, resident = tiles(c, p) * c.SPLITS, c.GRID_BLOCKS * c.MIN_BLOCKS
+        return min(items, resident) if resident else items
     return tiles(c, p) if skinny(c) else -(-tiles(c, p) // c.TILES)
 
 
 def store_threads(c):
     """Return the additional threads per block that only store C."""
-    return 128 if not skinny(c) and c["EPILOGUE"] == "store_warps" else 0
+    return 128 if tiled(c) and c["EPILOGUE"] == "store_warps" else 0
 
 
 def producer_threads(c):
     """Return the additional threads per block that only load tiles."""
-    return 128 if not skinny(c) and c["LOAD"] == "producer_warps" else 0
+    return 128 if bulk(c) or (tiled(c) and c["LOAD"] == "producer_warps") else 0
 
 
 def compute_threads(c):
     """Return the threads per block that multiply."""
+    if bulk(c):
+        return 128 * c.CONSUMERS
     return 32 * (c.WARPS_ACROSS * c.WARPS_K if skinny(c) else c.WARPS_M * c.WARPS_N)
 
 
@@ -301,6 +394,8 @@ def rows_read(c, p):
 
 def stored_tiles(c, p):
     """Return rows and row pitch, in elements, of the tiles of A and B in shared memory."""
+    if bulk(c):
+        return (tile_rows(c), BULK_K), (c.TILE_N, BULK_K)
     pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
     rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
     return (c.BLOCK_M, c.BLOCK_K + pad), (rows, columns + pad)
@@ -309,6 +404,7 @@ def stored_tiles(c, p):
 def macros(c, p):
     """Return the problem and the sizes, which kernel.cu and skinny.cuh describe."""
     (a_rows, a_pitch), (b_rows, b_pitch) = stored_tiles(c, p)
+    producer_registers, consumer_registers = register_shares(c)
     shape = (p.M, p.N, p.K) if shape_compiled(c) else (0, 0, 0)
     return {
         "BF16": int(p["dtype"] == "bf16"), "NT": int(transposed(p)),
@@ -317,11 +413,21 @@ def macros(c, p):
         "ALL_THREADS": threads(c), "LOADERS": loaders(c), "IN_FLIGHT": in_flight(c),
         "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,
         "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
+        "TILE_M": tile_rows(c), "C_STAGE": c_stage(c), "PRODUCER_REGISTERS": producer_registers,
+        "CONSUMER_REGISTERS": consumer_registers,
     }  # fmt: skip
+
+
+def c_stage(c):
+    """Return the bytes in which a warpgroup of the bulk path stages its rows of a tile of C."""
+    return 2 * c.CONSUMER_M * c.TILE_N if c["STORE"] == "bulk" and c.SPLITS == 1 else 0
 
 
 def shared_bytes(c, p):
     """Return the bytes of dynamic shared memory: the ring, or a tile of C that reuses its space."""
+    if bulk(c):
+        ring = c.STAGES * 2 * BULK_K * sum(block_tile(c))
+        return ring + c.CONSUMERS * c_stage(c) + 16 * c.STAGES + 16  # barriers, and a word per warpgroup
     if skinny(c):
         places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
         ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
@@ -378,6 +484,9 @@ def accumulator_registers(c):
     """Compare the registers that sums and fragments need with the limit from the launch bounds."""
     if skinny(c):
         return True
+    if bulk(c):
+        sums = c.CONSUMER_M * c.TILE_N // 128
+        return AtMost(sums + 32, register_shares(c)[1] or registers_allowed(c), "registers")
     sums = c.BLOCK_M * c.BLOCK_N // compute_threads(c) // (1 + (c["ACCUMULATOR"] == "fp16"))
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (1 + (c["FRAGMENTS"] == "ahead"))
     fragments *= 1 - on_wgmma(c)
@@ -396,6 +505,9 @@ def accumulator_registers(c):
 
 def steps(c, p):
     """Return the number of steps along K, and the steps of each split."""
+    if bulk(c):
+        total = -(-p.K // BULK_K)
+        return total, -(-total // c.SPLITS)
     total = -(-p.K // (c.DEPTH * lanes_along_depth(c) // 4 if skinny(c) else c.BLOCK_K))
     return total, -(-total // c.SPLIT_K)
 
@@ -403,7 +515,7 @@ def steps(c, p):
 def last_share(c, p):
     """Compare the first step of the last split with the number of steps."""
     total, share = steps(c, p)
-    return AtMost((c.SPLIT_K - 1) * share + 1, total, "steps")
+    return AtMost(((c.SPLITS if bulk(c) else c.SPLIT_K) - 1) * share + 1, total, "steps")
 
 
 def bf16_instructions(c, p, chip):
@@ -412,8 +524,30 @@ def bf16_instructions(c, p, chip):
     return AtMost(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
 
 
+def bulk_launch(c, p):
+    """Return the launch of the bulk path; with a cluster, each block loads its part of the box that both need."""
+    along_m, along_n = shared_tiles(c)
+    box_b = (c.TILE_N // along_m, BULK_K) if transposed(p) else (BULK_K // along_m, 64)
+    maps = (
+        TileMap("a", (tile_rows(c) // along_n, BULK_K), "128B"),
+        TileMap("b", box_b, "128B"),
+        TileMap("c", (c.CONSUMER_M, 64), "128B"),
+    )
+    return Launch(
+        "matmul_bulk",
+        blocks(c, p),
+        threads(c),
+        (*maps, "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
+        shared_bytes=shared_bytes(c, p),
+        min_blocks=c.MIN_BLOCKS,
+        cluster=(cluster_blocks(c), 1, 1),
+    )
+
+
 def launches(c, p):
     """Return the launch of the product, and for MERGE=launch a second launch that adds the splits' sums."""
+    if bulk(c):
+        return [bulk_launch(c, p)]
     shape = () if skinny(c) else (i32(p.M), i32(p.N), i32(p.K))  # constants on the skinny path
     product = Launch(
         "matmul_skinny" if skinny(c) else "matmul",
@@ -431,7 +565,8 @@ def launches(c, p):
 
 def tensors(p, c):
     """Return A, B and C, and a workspace for the partial sums of a split along K."""
-    partial = (c.SPLIT_K, p.M, p.N) if c.SPLIT_K > 1 else (1,)
+    parts = c.SPLITS if bulk(c) else c.SPLIT_K
+    partial = (parts, p.M, p.N) if parts > 1 else (1,)
     return {
         "a": Tensor(p["dtype"], (p.M, p.K), large=4.0),
         "b": Tensor(p["dtype"], (p.N, p.K) if transposed(p) else (p.K, p.N), large=4.0),
@@ -459,6 +594,7 @@ def slices(p):
 
 WARPGROUPS = {"TENSOR_CORES": "wgmma", "BLOCK_M": 128, "WARPS_M": 8, "WARPS_N": 1, "BLOCK_K": 64, "STAGES": 4}
 PERSISTENT = {**WARPGROUPS, "BLOCK_N": 256, "STAGES": 3, "TILES": 4}
+COPY_ENGINE = {"PATH": "bulk", "GRID_BLOCKS": 132, "CONSUMERS": 2}
 STARTING_POINTS = (
     # Two warpgroups with 64 rows each and four steps of 64, as in CUTLASS's kernels for Hopper
     # (`cutlass3x_sm90_tensorop_gemm_f16_…_128x256x64_…` and `…_128x128x64_…`).
@@ -468,6 +604,13 @@ STARTING_POINTS = (
     # warp-specialised persistent kernels (`KernelCpAsyncWarpSpecialized`).
     {**PERSISTENT, "LOAD": "producer_warps", "EPILOGUE": "shared", "SHAPE": "compiled"},
     {**PERSISTENT, "FRAGMENTS": "in_place", "EPILOGUE": "store_warps"},
+    # The ladder of fast.cu (2 consumers of 64 x 256, 3 stages, then clusters), and CUTLASS's schedules for Hopper:
+    # cooperating (`KernelTmaWarpSpecializedCooperative`) and alternating (`…Pingpong`) warpgroups.
+    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 3},
+    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "STORE": "direct", "CLUSTER": "share_b"},
+    {**COPY_ENGINE, "TURNS": "alternating", "STAGES": 5, "CLUSTER": "share_b"},
+    {**COPY_ENGINE, "TILE_N": 192, "STAGES": 4, "GRID_BLOCKS": 0},
+    {**COPY_ENGINE, "CONSUMER_M": 128, "SPLITS": 3, "STAGES": 4, "GRID_BLOCKS": 0},
     {"PATH": "skinny"},
     # Narrow blocks, so that all multiprocessors have work although each block processes all of K.
     {"PATH": "skinny", "LOAD": "registers", "WARP_COLUMNS": 32, "WARPS_K": 16},
@@ -489,29 +632,29 @@ kernel = Kernel(
     ),
     launches=launches,
     macros=macros,
-    architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
+    architecture_suffix=lambda c: "a" if on_wgmma(c) or bulk(c) else "",
     vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],
     constraints=(
         Constraint(
             "warp_rows",
-            lambda c: skinny(c) or divides(16 * c.WARPS_M, c.BLOCK_M),
+            lambda c: not tiled(c) or divides(16 * c.WARPS_M, c.BLOCK_M),
             "the rows of a warp must be whole 16-row mma tiles",
         ),
         Constraint(
             "warp_columns",
-            lambda c: skinny(c) or divides(16 * c.WARPS_N, c.BLOCK_N),
+            lambda c: not tiled(c) or divides(16 * c.WARPS_N, c.BLOCK_N),
             "the columns of a warp must be pairs of 8-column mma tiles",
         ),
         Constraint("mma_depth", lambda c: divides(16, c.BLOCK_K), "an mma processes 16 elements of K"),
         Constraint("ring", lambda c: c.STAGES >= 2, "two stages are needed: one is multiplied while another is filled"),
         Constraint(
             "a_tile_split",
-            lambda c: skinny(c) or divides(8 * loaders(c), c.BLOCK_M * c.BLOCK_K),
+            lambda c: not tiled(c) or divides(8 * loaders(c), c.BLOCK_M * c.BLOCK_K),
             "the number of chunks in the A tile must be a multiple of the number of loading threads",
         ),
         Constraint(
             "b_tile_split",
-            lambda c: skinny(c) or divides(8 * loaders(c), c.BLOCK_K * c.BLOCK_N),
+            lambda c: not tiled(c) or divides(8 * loaders(c), c.BLOCK_K * c.BLOCK_N),
             "the number of chunks in the B tile must be a multiple of the number of loading threads",
         ),
         Constraint(
@@ -520,16 +663,16 @@ kernel = Kernel(
             "the sums must fit in registers, because spills cost more than this choice saves",
         ),
         Constraint(
-            "async_width", lambda c: c["LOAD"] == "registers" or c.VECTOR >= 2, "cp.async copies at least 4 bytes"
+            "async_width", lambda c: bulk(c) or c["LOAD"] == "registers" or c.VECTOR >= 2, "cp.async copies at least 4 bytes"
         ),
         Constraint(
             "register_ring",
-            lambda c: skinny(c) or c["LOAD"] != "registers" or c.STAGES == 2,
+            lambda c: not tiled(c) or c["LOAD"] != "registers" or c.STAGES == 2,
             "registers can hold only one step in flight (STAGES=2)",
         ),
         Constraint(
             "ahead_needs_depth",
-            lambda c: skinny(c) or on_wgmma(c) or c["FRAGMENTS"] == "in_place" or divides(32, c.BLOCK_K),
+            lambda c: not tiled(c) or on_wgmma(c) or c["FRAGMENTS"] == "in_place" or divides(32, c.BLOCK_K),
             "two sets of fragments alternate within a step, so BLOCK_K must be a multiple of 32",
         ),
         Constraint(
@@ -559,27 +702,27 @@ kernel = Kernel(
         ),
         Constraint(
             "tiles_or_split",
-            lambda c: skinny(c) or c.TILES == 1 or c.SPLIT_K == 1,
+            lambda c: not tiled(c) or c.TILES == 1 or c.SPLIT_K == 1,
             "blocks with several tiles do not support a split along K",
         ),
         Constraint(
             "tiles_async",
-            lambda c: skinny(c) or c.TILES == 1 or c["LOAD"] != "registers",
+            lambda c: not tiled(c) or c.TILES == 1 or c["LOAD"] != "registers",
             "loads through registers would occupy registers with the next tile while a tile is stored",
         ),
         Constraint(
             "producers",
-            lambda c: c["LOAD"] != "producer_warps" or (on_wgmma(c) and 3 <= c.STAGES <= 6 and c.SPLIT_K == 1),
+            lambda c: not tiled(c) or c["LOAD"] != "producer_warps" or (on_wgmma(c) and 3 <= c.STAGES <= 6 and c.SPLIT_K == 1),
             "producer warps need wgmma, and each stage needs two of the 16 named barriers",
         ),
         Constraint(
             "store_warps",
-            lambda c: skinny(c) or not store_threads(c) or c.TILES > 1,
+            lambda c: not tiled(c) or not store_threads(c) or c.TILES > 1,
             "warps that only store C need a next tile to overlap with, so TILES must be at least 2",
         ),
         Constraint(
             "tiles_for_all",
-            lambda c, p, chip: skinny(c) or c.TILES == 1 or AtMost(FEWEST_BLOCKS * chip.sms, blocks(c, p), "blocks"),
+            lambda c, p, chip: not tiled(c) or c.TILES == 1 or AtMost(FEWEST_BLOCKS * chip.sms, blocks(c, p), "blocks"),
             "fewer blocks would leave multiprocessors idle",
             wasteful=True,
         ),
@@ -630,8 +773,25 @@ kernel = Kernel(
         ),
         Constraint(
             "tickets",
-            lambda c, p: c["MERGE"] == "launch" or AtMost(tiles(c, p), TICKETS, "tiles"),
+            lambda c, p: (c.SPLITS == 1 if bulk(c) else c["MERGE"] == "launch") or AtMost(tiles(c, p), TICKETS, "tiles"),
             "each split tile of C needs a counter",
+        ),
+        Constraint(
+            "bulk_tile_rows",
+            lambda c: not bulk(c) or tile_rows(c) <= 256,
+            "a tensor copy has at most 256 rows",
+        ),
+        Constraint(
+            "bulk_turns",
+            lambda c, p: not bulk(c) or c["TURNS"] == "together" or blocks(c, p) < tiles(c, p) * c.SPLITS,
+            "with one tile per block, only one warpgroup would work",
+            wasteful=True,
+        ),
+        Constraint(
+            "bulk_columns",
+            lambda c, p: not bulk(c) or AtMost(c.TILE_N, max(64, 2 * p.N), "columns"),
+            "most columns of a tile would be outside C",
+            wasteful=True,
         ),
         Constraint(
             "widest_vectors",

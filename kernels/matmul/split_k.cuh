@@ -1,5 +1,7 @@
-// Split along K: partial sums of C in a workspace of SPLIT_K x M x N floats, and their merge.
+// Split along K: partial sums of C in a workspace of SPLIT_PARTS x M x N floats, and their merge.
 #pragma once
+
+constexpr int SPLIT_PARTS = BULK ? SPLITS : SPLIT_K;
 
 // Stores two neighbouring elements of C, one by one if N is odd, because pairs are then unaligned.
 __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int M, int N, uint32_t pair) {
@@ -14,9 +16,10 @@ __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int
 }
 
 // Stores two neighbouring partial sums of this block's part of K.
-__device__ __forceinline__ void store_partial_pair(float* partial, int row, int column, int M, int N, float low, float high) {
+__device__ __forceinline__ void store_partial_pair(float* partial, int row, int column, int M, int N, float low, float high,
+                                                   int part = blockIdx.y) {
   if (row >= M || column >= N) return;
-  float* target = partial + (static_cast<size_t>(blockIdx.y) * M + row) * N + column;
+  float* target = partial + (static_cast<size_t>(part) * M + row) * N + column;
   if constexpr (VECTOR > 1) {
     *reinterpret_cast<float2*>(target) = make_float2(low, high);
   } else {
@@ -27,14 +30,15 @@ __device__ __forceinline__ void store_partial_pair(float* partial, int row, int 
 
 // Adds the partial sums of two neighbouring elements of C, including this block's, and stores the results. The order is that
 // of K, independent of the last block, so that results are reproducible.
-__device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, int row, int column, int M, int N, float low, float high) {
+__device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, int row, int column, int M, int N, float low, float high,
+                                           int part = blockIdx.y) {
   if (row >= M || column >= N) return;
-  float2 share[SPLIT_K];
+  float2 share[SPLIT_PARTS];
 #pragma unroll
-  for (int split = 0; split < SPLIT_K; split++) {
+  for (int split = 0; split < SPLIT_PARTS; split++) {
     const float* from = partial + (static_cast<size_t>(split) * M + row) * N + column;
     share[split] = make_float2(low, high);
-    if (split == blockIdx.y) continue;
+    if (split == part) continue;
     if constexpr (VECTOR > 1)
       share[split] = *reinterpret_cast<const float2*>(from);
     else
@@ -42,7 +46,7 @@ __device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, in
   }
   float2 sum = share[0];
 #pragma unroll
-  for (int split = 1; split < SPLIT_K; split++) sum.x += share[split].x, sum.y += share[split].y;
+  for (int split = 1; split < SPLIT_PARTS; split++) sum.x += share[split].x, sum.y += share[split].y;
   store_pair(c, row, column, M, N, pack_half2(sum.x, sum.y));
 }
 
