@@ -2,13 +2,13 @@
 // warpgroups of consumers multiply with wgmma. Mbarriers connect them: `full` of a stage counts the bytes of its tiles, `empty`
 // the warps that have read them. A block takes several tiles of C; while consumers store one, the producer loads the next.
 //
-// CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles in turn (TURNS). With
+// CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles in turn (SCHEDULE). With
 // CLUSTER, two blocks have neighbouring tiles and need the same tile of A or B: each loads half of it for both. With SPLITS
 // above one, the steps along K of a tile are divided, and the last block or warpgroup of a tile merges the parts.
 #pragma once
 
 constexpr int TILE_K = 64, PANEL = 64;  // a swizzled row has 128 bytes
-constexpr bool ALTERNATING = TURNS == TURNS_ALTERNATING;
+constexpr bool ALTERNATING = SCHEDULE == SCHEDULE_ALTERNATING;
 constexpr int CLUSTER_BLOCKS = CLUSTER == CLUSTER_NONE ? 1 : 2;
 constexpr bool SHARE_A = CLUSTER == CLUSTER_SHARE_A, SHARE_B = CLUSTER == CLUSTER_SHARE_B;
 constexpr int PARTS = CONSUMER_M / 64, TEAM = ALTERNATING ? 128 : 128 * CONSUMERS;  // threads that store a tile of C

@@ -210,7 +210,7 @@ GENES = (
     Parameter("CONSUMER_M", (64, 128), doc="bulk: rows of C per warpgroup", when=BULK, relieves=("shared-memory",)),
     Parameter("TILE_N", (64, 128, 192, 256), default=128, doc="bulk: columns of C per tile", when=BULK),
     Mutation(
-        "TURNS",
+        "SCHEDULE",
         ("together", "alternating"),
         doc="bulk: warpgroups share a tile of C, or multiply tiles in turn while the others store theirs",
         when={**BULK, "CONSUMERS": (2, 3)},
@@ -311,7 +311,7 @@ def cluster_blocks(c):
 
 def tile_rows(c):
     """Return the rows of a tile of C on the bulk path."""
-    return c.CONSUMER_M * (c.CONSUMERS if c["TURNS"] == "together" else 1)
+    return c.CONSUMER_M * (c.CONSUMERS if c["SCHEDULE"] == "together" else 1)
 
 
 def shared_tiles(c):
@@ -345,8 +345,10 @@ def tiles(c, p):
 def blocks(c, p):
     """Return the number of blocks for the tiles of C."""
     if bulk(c):
-        items, resident = tiles(c, p) * c.SPLITS, c.GRID_BLOCKS * c.MIN_BLOCKS
-        return min(items, resident) if resident else items
+        # Clusters take equally many tiles in turn, at least two: also small problems then show faults between tiles.
+        items, resident = tiles(c, p) * c.SPLITS // cluster_blocks(c), c.GRID_BLOCKS * c.MIN_BLOCKS // cluster_blocks(c)
+        turns = max(2, -(-items // resident)) if resident else 1
+        return -(-items // turns) * cluster_blocks(c)
     return tiles(c, p) if skinny(c) else -(-tiles(c, p) // c.TILES)
 
 
@@ -608,7 +610,7 @@ STARTING_POINTS = (
     # cooperating (`KernelTmaWarpSpecializedCooperative`) and alternating (`…Pingpong`) warpgroups.
     {**COPY_ENGINE, "TILE_N": 256, "STAGES": 3},
     {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "STORE": "direct", "CLUSTER": "share_b"},
-    {**COPY_ENGINE, "TURNS": "alternating", "STAGES": 5, "CLUSTER": "share_b"},
+    {**COPY_ENGINE, "SCHEDULE": "alternating", "STAGES": 5, "CLUSTER": "share_b"},
     {**COPY_ENGINE, "TILE_N": 192, "STAGES": 4, "GRID_BLOCKS": 0},
     {**COPY_ENGINE, "CONSUMER_M": 128, "SPLITS": 3, "STAGES": 4, "GRID_BLOCKS": 0},
     {"PATH": "skinny"},
@@ -783,7 +785,7 @@ kernel = Kernel(
         ),
         Constraint(
             "bulk_turns",
-            lambda c, p: not bulk(c) or c["TURNS"] == "together" or blocks(c, p) < tiles(c, p) * c.SPLITS,
+            lambda c, p: not bulk(c) or c["SCHEDULE"] == "together" or blocks(c, p) < tiles(c, p) * c.SPLITS,
             "with one tile per block, only one warpgroup would work",
             wasteful=True,
         ),
