@@ -210,6 +210,8 @@ matmul_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorM
   const uint32_t shared = shared_address(memory), rank = CLUSTER_BLOCKS > 1 ? cluster_rank() : 0;
   const int lane = threadIdx.x % 32, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
+    prefetch_map(a);
+    prefetch_map(b);
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(shared + FULL + 8 * stage, 1);
       mbarrier_init(shared + EMPTY + 8 * stage, CLUSTER_BLOCKS * TEAM / 32);

@@ -488,7 +488,8 @@ def accumulator_registers(c):
         return True
     if bulk(c):
         sums = c.CONSUMER_M * c.TILE_N // 128
-        return AtMost(sums + 32, register_shares(c)[1] or registers_allowed(c), "registers")
+        merge = 32 * (c.SPLITS > 1)  # loads of the other parts
+        return AtMost(sums + 32 + merge, register_shares(c)[1] or registers_allowed(c), "registers")
     sums = c.BLOCK_M * c.BLOCK_N // compute_threads(c) // (1 + (c["ACCUMULATOR"] == "fp16"))
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (1 + (c["FRAGMENTS"] == "ahead"))
     fragments *= 1 - on_wgmma(c)
@@ -782,6 +783,11 @@ kernel = Kernel(
             "bulk_tile_rows",
             lambda c: not bulk(c) or tile_rows(c) <= 256,
             "a tensor copy has at most 256 rows",
+        ),
+        Constraint(
+            "bulk_operands",
+            lambda c: not bulk(c) or AtMost(c.TILE_N // 2 + 26, registers_allowed(c), "registers"),
+            "the sums of one wgmma must fit in the registers at launch, before registers move (ptxas error C7602)",
         ),
         Constraint(
             "bulk_turns",
