@@ -2,15 +2,15 @@
 // warpgroups of consumers multiply with wgmma. Mbarriers connect them: `full` of a stage counts the bytes of its tiles, `empty`
 // the warps that have read them. A block takes several tiles of C; while consumers store one, the producer loads the next.
 //
-// CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles in turn (SCHEDULE). With
-// CLUSTER, two blocks have neighbouring tiles and need the same tile of A or B: each loads half of it for both. With SPLITS
-// above one, the steps along K of a tile are divided, and the last block or warpgroup of a tile merges the parts.
+// CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles in turn (SCHEDULE). The
+// blocks of a cluster have CLUSTER_M x CLUSTER_N neighbouring tiles. Those with the same rows need the same tile of A, and
+// those with the same columns the same tile of B: each loads a part of it for all. With SPLITS above one, the steps along K
+// of a tile are divided, and the last block or warpgroup of a tile merges the parts.
 #pragma once
 
 constexpr int TILE_K = 64, PANEL = 64;  // a swizzled row has 128 bytes
 constexpr bool ALTERNATING = SCHEDULE == SCHEDULE_ALTERNATING;
-constexpr int CLUSTER_BLOCKS = CLUSTER == CLUSTER_NONE ? 1 : 2;
-constexpr bool SHARE_A = CLUSTER == CLUSTER_SHARE_A, SHARE_B = CLUSTER == CLUSTER_SHARE_B;
+constexpr int CLUSTER_BLOCKS = CLUSTER_M * CLUSTER_N, SOURCES = CLUSTER_M + CLUSTER_N - 1;  // blocks that load for a block
 constexpr int PARTS = CONSUMER_M / 64, TEAM = ALTERNATING ? 128 : 128 * CONSUMERS;  // threads that store a tile of C
 constexpr uint32_t FULL = STAGES * STAGE + CONSUMERS * C_STAGE, EMPTY = FULL + 8 * STAGES, TICKET = EMPTY + 8 * STAGES;
 
@@ -37,7 +37,7 @@ struct WorkItem {
     split = SPLITS == 1 ? 0 : item / tiles;
     tile = item - split * tiles;
     const TileOrigin at(tile, M, N);
-    row = at.row + SHARE_B * rank * TILE_M, column = at.column + SHARE_A * rank * TILE_N;
+    row = at.row + rank % CLUSTER_M * TILE_M, column = at.column + rank / CLUSTER_M * TILE_N;
     tile = tile * CLUSTER_BLOCKS + rank;
     const int all = (K + TILE_K - 1) / TILE_K, share = (all + SPLITS - 1) / SPLITS;
     first_step = split * share, steps = min(share, all - first_step);
@@ -47,22 +47,27 @@ struct WorkItem {
   }
 };
 
-// Loads a tile of several boxes, this block's half of each if the cluster shares it.
-template <bool SHARED, int BOXES, int BYTES, bool ALONG_X, int OFFSET>
-__device__ __forceinline__ void load_boxes(uint32_t shared, const TensorMap& map, uint32_t full, uint32_t rank, int x, int y) {
+// Loads a tile of BOXES boxes side by side, each of BYTES. If SHARERS blocks need it, loads the part-th part of the
+// ROWS of each box, for all of the blocks.
+template <int SHARERS, int BOXES, int BYTES, int ROWS>
+__device__ __forceinline__ void load_boxes(uint32_t to, const TensorMap& map, uint32_t full, uint32_t part, uint32_t blocks, int x,
+                                           int y) {
 #pragma unroll
   for (int box = 0; box < BOXES; box++) {
-    const uint32_t to = shared + box * BYTES;
-    const int x0 = x + box * ALONG_X * PANEL;
-    if constexpr (SHARED)
-      tile_load_multicast(to + rank * (BYTES / 2), map, full, 3, x0, y + rank * OFFSET);
+    const uint32_t shared = to + box * BYTES + part * (BYTES / SHARERS);
+    if constexpr (SHARERS > 1)
+      tile_load_multicast(shared, map, full, blocks, x + box * PANEL, y + part * (ROWS / SHARERS));
     else
-      tile_load(to, map, full, x0, y);
+      tile_load(shared, map, full, x + box * PANEL, y);
   }
 }
 
 __device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, uint32_t shared, uint32_t rank, int M, int N, int K) {
   RingPlace place;
+  const uint32_t own_m = rank % CLUSTER_M, own_n = rank / CLUSTER_M;
+  // Ranks with the same rows, and with the same columns.
+  const uint32_t row_blocks = (1 | (CLUSTER_N - 1) << CLUSTER_M) << own_m;  // CLUSTER_N is 1 or 2
+  const uint32_t column_blocks = ((1 << CLUSTER_M) - 1) << own_n * CLUSTER_M;
 #pragma unroll 1
   for (int item = blockIdx.x / CLUSTER_BLOCKS; item < WorkItem::count(M, N); item += gridDim.x / CLUSTER_BLOCKS) {
     const WorkItem work(item, rank, M, N, K);
@@ -76,20 +81,23 @@ __device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, 
       else
         mbarrier_wait(empty, place.parity ^ 1);
       mbarrier_arrive_expect(full, STAGE);
-      load_boxes<SHARE_A, 1, A_STAGE, false, TILE_M / 2>(to, a, full, rank, depth, work.row);
+      load_boxes<CLUSTER_N, 1, A_STAGE, TILE_M>(to, a, full, own_n, row_blocks, depth, work.row);
       if constexpr (NT)
-        load_boxes<SHARE_B, 1, B_STAGE, false, TILE_N / 2>(to + A_STAGE, b, full, rank, depth, work.column);
+        load_boxes<CLUSTER_M, 1, B_STAGE, TILE_N>(to + A_STAGE, b, full, own_m, column_blocks, depth, work.column);
       else
-        load_boxes<SHARE_B, TILE_N / PANEL, TILE_K * 2 * PANEL, true, TILE_K / 2>(to + A_STAGE, b, full, rank, work.column, depth);
+        load_boxes<CLUSTER_M, TILE_N / PANEL, TILE_K * 2 * PANEL, TILE_K>(to + A_STAGE, b, full, own_m, column_blocks,
+                                                                          work.column, depth);
       place.next();
     }
   }
 }
 
-// Releases a stage for the producers that fill it. Each warp has finished its own reads.
-__device__ __forceinline__ void release(uint32_t empty, int lane) {
+// Releases a stage for the producers that fill it: those of the blocks with the same columns, then with the same rows. Each
+// warp has finished its own reads.
+__device__ __forceinline__ void release(uint32_t empty, uint32_t rank, int lane) {
   if constexpr (CLUSTER_BLOCKS > 1) {
-    if (lane < CLUSTER_BLOCKS) mbarrier_arrive_remote(cluster_address(empty, lane));
+    const uint32_t first = rank / CLUSTER_M * CLUSTER_M, other = rank < CLUSTER_M ? rank + CLUSTER_M : rank - CLUSTER_M;
+    if (lane < SOURCES) mbarrier_arrive_remote(cluster_address(empty, lane < CLUSTER_M ? first + lane : other));
   } else {
     if (lane == 0) mbarrier_arrive(empty);
   }
@@ -100,7 +108,7 @@ __device__ __forceinline__ void release(uint32_t empty, int lane) {
 constexpr int TEAM_BARRIER = 1, STORE_BARRIER = 1 + CONSUMERS, TURN = 1 + 2 * CONSUMERS;
 
 struct Consumer {
-  uint32_t shared;
+  uint32_t shared, rank;
   uint16_t* c;
   float* partial;
   int M, N, team_rank, warpgroup, lane, warp;  // warp within the warpgroup
@@ -124,7 +132,7 @@ struct Consumer {
           wgmma<!NT>(sum[m], rows.at(m * 64 * 128 + k * 32), columns.at(k * (NT ? 32 : 32 * PANEL)), step > 0 || k > 0);
       wgmma_commit_group();
       wgmma_wait_group<1>();
-      if (step > 0) release(previous, lane);
+      if (step > 0) release(previous, rank, lane);
       previous = shared + EMPTY + 8 * place.stage;
       place.next();
     }
@@ -132,7 +140,7 @@ struct Consumer {
       if (more) named_barrier_arrive<256>(TURN + (warpgroup == CONSUMERS - 1 ? 0 : warpgroup + 1));
     }
     wgmma_wait_group<0>();
-    release(previous, lane);
+    release(previous, rank, lane);
 #pragma unroll
     for (int m = 0; m < PARTS; m++) pin_accumulators(sum[m]);
   }
@@ -214,7 +222,7 @@ matmul_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorM
     prefetch_map(b);
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(shared + FULL + 8 * stage, 1);
-      mbarrier_init(shared + EMPTY + 8 * stage, CLUSTER_BLOCKS * TEAM / 32);
+      mbarrier_init(shared + EMPTY + 8 * stage, SOURCES * TEAM / 32);
     }
     fence_mbarrier_init();
   }
@@ -229,7 +237,7 @@ matmul_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorM
     __syncwarp();
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) registers_increase<CONSUMER_REGISTERS>();
-    Consumer consumer = {shared, c, partial, M, N, static_cast<int>(threadIdx.x % TEAM), warpgroup, lane,
+    Consumer consumer = {shared, rank, c, partial, M, N, static_cast<int>(threadIdx.x % TEAM), warpgroup, lane,
                          static_cast<int>(threadIdx.x / 32 % 4)};
     const int items = WorkItem::count(M, N), stride = gridDim.x / CLUSTER_BLOCKS;
     int turn = 0;

@@ -51,8 +51,8 @@ __device__ __forceinline__ void sync_compute_warps() {
     __syncthreads();
 }
 // Rows and columns of C that one block, or with PATH=bulk one cluster, computes at a time.
-constexpr int RASTER_M = BULK ? TILE_M * (1 + (CLUSTER == CLUSTER_SHARE_B)) : BLOCK_M;
-constexpr int RASTER_N = BULK ? TILE_N * (1 + (CLUSTER == CLUSTER_SHARE_A)) : BLOCK_N;
+constexpr int RASTER_M = BULK ? TILE_M * CLUSTER_M : BLOCK_M;
+constexpr int RASTER_N = BULK ? TILE_N * CLUSTER_N : BLOCK_N;
 
 // Returns the origin of a tile of C in the order given by RASTER.
 struct TileOrigin {

@@ -216,10 +216,17 @@ GENES = (
         when={**BULK, "CONSUMERS": (2, 3)},
         relieves={"latency": 2, "memory": 1},
     ),
-    Mutation(
-        "CLUSTER",
-        ("none", "share_b", "share_a"),
-        doc="bulk: two blocks with neighbouring tiles load the same columns of B, or rows of A, once for both",
+    Parameter(
+        "CLUSTER_M",
+        (1, 2, 4),
+        doc="bulk: blocks of a cluster below each other, which load the same columns of B once for all",
+        when=BULK,
+        relieves={"memory": 2},
+    ),
+    Parameter(
+        "CLUSTER_N",
+        (1, 2),
+        doc="bulk: blocks of a cluster side by side, which load the same rows of A once for both",
         when=BULK,
         relieves={"memory": 2},
     ),
@@ -306,17 +313,12 @@ def warp_columns(c):
 
 def cluster_blocks(c):
     """Return the number of blocks that share loads."""
-    return 2 if bulk(c) and c["CLUSTER"] != "none" else 1
+    return c.CLUSTER_M * c.CLUSTER_N if bulk(c) else 1
 
 
 def tile_rows(c):
     """Return the rows of a tile of C on the bulk path."""
     return c.CONSUMER_M * (c.CONSUMERS if c["SCHEDULE"] == "together" else 1)
-
-
-def shared_tiles(c):
-    """Return how many tiles with other rows, and with other columns, a cluster computes at a time."""
-    return 1 + (c["CLUSTER"] == "share_b"), 1 + (c["CLUSTER"] == "share_a")
 
 
 def register_shares(c):
@@ -337,8 +339,7 @@ def tiles(c, p):
     """Return the number of tiles of C."""
     rows, columns = block_tile(c)
     if bulk(c):
-        along_m, along_n = shared_tiles(c)
-        return -(-p.M // (rows * along_m)) * -(-p.N // (columns * along_n)) * along_m * along_n
+        return -(-p.M // (rows * c.CLUSTER_M)) * -(-p.N // (columns * c.CLUSTER_N)) * cluster_blocks(c)
     return -(-p.M // rows) * -(-p.N // columns)
 
 
@@ -529,22 +530,16 @@ def bf16_instructions(c, p, chip):
 
 def bulk_launch(c, p):
     """Return the launch of the bulk path; with a cluster, each block loads its part of the box that both need."""
-    along_m, along_n = shared_tiles(c)
-    box_b = (c.TILE_N // along_m, BULK_K) if transposed(p) else (BULK_K // along_m, 64)
+    box_b = (c.TILE_N // c.CLUSTER_M, BULK_K) if transposed(p) else (BULK_K // c.CLUSTER_M, 64)
     maps = (
-        TileMap("a", (tile_rows(c) // along_n, BULK_K), "128B"),
+        TileMap("a", (tile_rows(c) // c.CLUSTER_N, BULK_K), "128B"),
         TileMap("b", box_b, "128B"),
         TileMap("c", (c.CONSUMER_M, 64), "128B"),
     )
     return Launch(
-        "matmul_bulk",
-        blocks(c, p),
-        threads(c),
-        (*maps, "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
-        shared_bytes=shared_bytes(c, p),
-        min_blocks=c.MIN_BLOCKS,
-        cluster=(cluster_blocks(c), 1, 1),
-    )
+        "matmul_bulk", blocks(c, p), threads(c), (*maps, "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
+        shared_bytes=shared_bytes(c, p), min_blocks=c.MIN_BLOCKS, cluster=(cluster_blocks(c), 1, 1),
+    )  # fmt: skip
 
 
 def launches(c, p):
@@ -610,8 +605,8 @@ STARTING_POINTS = (
     # The ladder of fast.cu (2 consumers of 64 x 256, 3 stages, then clusters), and CUTLASS's schedules for Hopper:
     # cooperating (`KernelTmaWarpSpecializedCooperative`) and alternating (`…Pingpong`) warpgroups.
     {**COPY_ENGINE, "TILE_N": 256, "STAGES": 3},
-    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "STORE": "direct", "CLUSTER": "share_b"},
-    {**COPY_ENGINE, "SCHEDULE": "alternating", "STAGES": 5, "CLUSTER": "share_b"},
+    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "STORE": "direct", "CLUSTER_M": 2},
+    {**COPY_ENGINE, "SCHEDULE": "alternating", "STAGES": 5, "CLUSTER_M": 2},
     {**COPY_ENGINE, "TILE_N": 192, "STAGES": 4, "GRID_BLOCKS": 0},
     {**COPY_ENGINE, "CONSUMER_M": 128, "SPLITS": 3, "STAGES": 4, "GRID_BLOCKS": 0},
     {"PATH": "skinny"},
@@ -666,7 +661,7 @@ kernel = Kernel(
             "the sums must fit in registers, because spills cost more than this choice saves",
         ),
         Constraint(
-            "async_width", lambda c: bulk(c) or c["LOAD"] == "registers" or c.VECTOR >= 2, "cp.async copies at least 4 bytes"
+            "async_width", lambda c: c["LOAD"] == "registers" or c.VECTOR >= 2, "cp.async copies at least 4 bytes"
         ),
         Constraint(
             "register_ring",
@@ -715,7 +710,7 @@ kernel = Kernel(
         ),
         Constraint(
             "producers",
-            lambda c: not tiled(c) or c["LOAD"] != "producer_warps" or (on_wgmma(c) and 3 <= c.STAGES <= 6 and c.SPLIT_K == 1),
+            lambda c: c["LOAD"] != "producer_warps" or (on_wgmma(c) and 3 <= c.STAGES <= 6 and c.SPLIT_K == 1),
             "producer warps need wgmma, and each stage needs two of the 16 named barriers",
         ),
         Constraint(
@@ -776,13 +771,21 @@ kernel = Kernel(
         ),
         Constraint(
             "tickets",
-            lambda c, p: (c.SPLITS == 1 if bulk(c) else c["MERGE"] == "launch") or AtMost(tiles(c, p), TICKETS, "tiles"),
+            lambda c, p: (
+                (c.SPLITS == 1 if bulk(c) else c["MERGE"] == "launch") or AtMost(tiles(c, p), TICKETS, "tiles")
+            ),
             "each split tile of C needs a counter",
         ),
         Constraint(
             "bulk_tile_rows",
             lambda c: not bulk(c) or tile_rows(c) <= 256,
             "a tensor copy has at most 256 rows",
+        ),
+        Constraint(
+            "bulk_cluster",
+            lambda c: not bulk(c) or AtMost(cluster_blocks(c), 4, "blocks"),
+            "larger clusters leave more multiprocessors of a cluster group idle than they save in loads",
+            wasteful=True,
         ),
         Constraint(
             "bulk_operands",

@@ -33,6 +33,7 @@ KERNEL = load_kernel(FOLDER)
 WGMMA: dict[str, Value] = {"TENSOR_CORES": "wgmma", "WARPS_M": 4}
 PRODUCERS: dict[str, Value] = {"LOAD": "producer_warps"}
 TURNS: dict[str, Value] = WGMMA | {"TILES": 2, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "WARPS_N": 1, "STAGES": 3}
+BULK: dict[str, Value] = {"PATH": "bulk", "TILE_N": 64, "STAGES": 2}
 PROBLEMS = ("4096,4096,4096", "144,160,96,dtype=bf16", "33,35,37,layout=nt", "1,8,72,dtype=bf16,layout=nt")
 
 
@@ -131,6 +132,11 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
             WGMMA
             | {"BLOCK_M": 64, "LOAD": "registers", "STAGES": 2, "VECTOR": 1, "FRAGMENTS": "in_place", "WARPS_N": 1},
         ),
+        # Tensor copies: tails on each side, clusters, warpgroups that take tiles in turn, sums in parts.
+        ("136,72,200", BULK | {"GRID_BLOCKS": 132, "CLUSTER_M": 2}),
+        ("72,136,136,layout=nt,dtype=bf16", BULK | {"CLUSTER_N": 2, "STORE": "direct"}),
+        ("136,136,200,layout=nt", BULK | {"SCHEDULE": "alternating", "GRID_BLOCKS": 132}),
+        ("136,72,328", BULK | {"SPLITS": 3, "CONSUMERS": 1, "CONSUMER_M": 128}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict[str, Value]) -> None:
@@ -140,7 +146,7 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
     config = KERNEL.space.canonical({**default, **choices})
     half = config["ACCUMULATOR"] == "fp16"  # sums of large products are beyond its precision
     gate = GateSettings(input_sets=("normal", "equal_rows", "denormal")) if half else GateSettings()
-    chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
+    chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" or config["PATH"] == "bulk" else "l4"]
     assert check(KERNEL, config, [p], chip, essential=True) is None
     verdict = _worker(KERNEL, p, chip, gate)._check(config, p)
     assert verdict.passed, verdict.evidence
@@ -279,6 +285,17 @@ def test_descriptors_leave_the_rank_out(broken: bool, tmp_path: Path) -> None:
             "        __syncthreads();\n        StagedTile",
             PRODUCERS,
         ),
+        # tensor copies: a stage before it is there, or before it is read; bytes, halves and turns of others; a tile that is
+        # stored before it is written
+        ("bulk.cuh", "      mbarrier_wait(shared + FULL + 8 * place.stage, place.parity);\n", "", BULK),
+        ("bulk.cuh", "mbarrier_wait(empty, place.parity ^ 1);", "", BULK),
+        ("bulk.cuh", "mbarrier_arrive_expect(full, STAGE);", "mbarrier_arrive_expect(full, A_STAGE);", BULK),
+        ("bulk.cuh", "mbarrier_arrive_expect(full, STAGE);", "mbarrier_arrive_expect(full, 2 * STAGE);", BULK),
+        ("bulk.cuh", "      fence_proxy_async();\n", "", BULK),
+        ("bulk.cuh", "if (threadIdx.x % 128 == 0) bulk_wait_read<0>();", "", BULK),
+        ("bulk.cuh", "named_barrier_sync<256>(TURN + warpgroup);", "", BULK | {"SCHEDULE": "alternating"}),
+        ("bulk.cuh", "SOURCES * TEAM / 32)", "TEAM / 32)", BULK | {"CLUSTER_M": 2}),
+        ("bulk.cuh", "y + part * (ROWS / SHARERS)", "y", BULK | {"CLUSTER_M": 2}),
     ],
 )
 def test_a_fault_among_specialised_warps_is_caught(
@@ -287,7 +304,8 @@ def test_a_fault_among_specialised_warps_is_caught(
     """A barrier, a wait or a fence less, or a barrier of all where some wait elsewhere, and it is turned away."""
     kernel = edited_kernel(tmp_path, "matmul", f"matmul/{name}", right, broken)
     p, chip = kernel.problem("200,136,264"), CHIPS["h200"]
-    config = kernel.space.canonical({**kernel.space.default(), **TURNS, "EPILOGUE": "shared", **choices})
+    base = {"GRID_BLOCKS": 132} if choices.get("PATH") == "bulk" else TURNS | {"EPILOGUE": "shared"}
+    config = kernel.space.canonical({**kernel.space.default(), **base, **choices})
     assert check(kernel, config, [p], chip, essential=True) is None
     try:
         assert not _worker(kernel, p, chip, GateSettings())._check(config, p).passed
