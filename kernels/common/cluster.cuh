@@ -19,6 +19,10 @@ __device__ __forceinline__ u32 cluster_address(u32 shared, u32 rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
   return address;
 }
+/// Stores 16 bytes to another block's shared memory, at an address of cluster_address() ("st", .shared::cluster).
+__device__ __forceinline__ void store_cluster(u32 address, float a, float b, float c, float d) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 /// Returns true in one lane of a whole warp ("elect.sync").
 __device__ __forceinline__ bool elect_one() {
   u32 chosen;

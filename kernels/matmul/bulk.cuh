@@ -5,14 +5,17 @@
 // CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles in turn (SCHEDULE). The
 // blocks of a cluster have CLUSTER_M x CLUSTER_N neighbouring tiles. Those with the same rows need the same tile of A, and
 // those with the same columns the same tile of B: each loads a part of it for all. With SPLITS above one, the steps along K
-// of a tile are divided, and the last block or warpgroup of a tile merges the parts.
+// of a tile are divided. The last block or warpgroup of a tile merges the parts (ticket), or the blocks of a cluster have one
+// part each, and each block merges some columns (cluster).
 #pragma once
 
 constexpr int TILE_K = 64, PANEL = 64;  // a swizzled row has 128 bytes
 constexpr bool ALTERNATING = SCHEDULE == SCHEDULE_ALTERNATING;
-constexpr int CLUSTER_BLOCKS = CLUSTER_M * CLUSTER_N, SOURCES = CLUSTER_M + CLUSTER_N - 1;  // blocks that load for a block
+constexpr bool EXCHANGE = SPLITS > 1 && MERGE_PARTS == MERGE_PARTS_CLUSTER;
+constexpr int SHARING = CLUSTER_M * CLUSTER_N, SOURCES = CLUSTER_M + CLUSTER_N - 1;  // blocks that share loads, load for one
+constexpr int CLUSTER_BLOCKS = SHARING * (EXCHANGE ? SPLITS : 1);
 constexpr int PARTS = CONSUMER_M / 64, TEAM = ALTERNATING ? 128 : 128 * CONSUMERS;  // threads that store a tile of C
-constexpr uint32_t FULL = STAGES * STAGE + CONSUMERS * C_STAGE, EMPTY = FULL + 8 * STAGES, TICKET = EMPTY + 8 * STAGES;
+constexpr uint32_t FULL = RING_BYTES + CONSUMERS * C_STAGE, EMPTY = FULL + 8 * STAGES, TICKET = EMPTY + 8 * STAGES;
 
 // Place of a step in the ring, and the parity of the phase in which it is filled.
 struct RingPlace {
@@ -34,16 +37,17 @@ struct WorkItem {
 
   __device__ __forceinline__ WorkItem(int item, uint32_t rank, int M, int N, int K) {
     const int tiles = ((M + RASTER_M - 1) / RASTER_M) * ((N + RASTER_N - 1) / RASTER_N);
-    split = SPLITS == 1 ? 0 : item / tiles;
-    tile = item - split * tiles;
+    split = SPLITS == 1 ? 0 : EXCHANGE ? rank / SHARING : item / tiles;
+    tile = EXCHANGE ? item : item - split * tiles;
+    rank %= SHARING;
     const TileOrigin at(tile, M, N);
     row = at.row + rank % CLUSTER_M * TILE_M, column = at.column + rank / CLUSTER_M * TILE_N;
-    tile = tile * CLUSTER_BLOCKS + rank;
+    tile = tile * SHARING + rank;
     const int all = (K + TILE_K - 1) / TILE_K, share = (all + SPLITS - 1) / SPLITS;
     first_step = split * share, steps = min(share, all - first_step);
   }
   __device__ __forceinline__ static int count(int M, int N) {
-    return ((M + RASTER_M - 1) / RASTER_M) * ((N + RASTER_N - 1) / RASTER_N) * SPLITS;
+    return ((M + RASTER_M - 1) / RASTER_M) * ((N + RASTER_N - 1) / RASTER_N) * (EXCHANGE ? 1 : SPLITS);
   }
 };
 
@@ -64,10 +68,10 @@ __device__ __forceinline__ void load_boxes(uint32_t to, const TensorMap& map, ui
 
 __device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, uint32_t shared, uint32_t rank, int M, int N, int K) {
   RingPlace place;
-  const uint32_t own_m = rank % CLUSTER_M, own_n = rank / CLUSTER_M;
+  const uint32_t own_m = rank % CLUSTER_M, own_n = rank % SHARING / CLUSTER_M, first = rank / SHARING * SHARING;
   // Ranks with the same rows, and with the same columns.
-  const uint32_t row_blocks = (1 | (CLUSTER_N - 1) << CLUSTER_M) << own_m;  // CLUSTER_N is 1 or 2
-  const uint32_t column_blocks = ((1 << CLUSTER_M) - 1) << own_n * CLUSTER_M;
+  const uint32_t row_blocks = (1 | (CLUSTER_N - 1) << CLUSTER_M) << (first + own_m);  // CLUSTER_N is 1 or 2
+  const uint32_t column_blocks = ((1 << CLUSTER_M) - 1) << (first + own_n * CLUSTER_M);
 #pragma unroll 1
   for (int item = blockIdx.x / CLUSTER_BLOCKS; item < WorkItem::count(M, N); item += gridDim.x / CLUSTER_BLOCKS) {
     const WorkItem work(item, rank, M, N, K);
@@ -76,7 +80,7 @@ __device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, 
       const uint32_t full = shared + FULL + 8 * place.stage, empty = shared + EMPTY + 8 * place.stage;
       const uint32_t to = shared + place.stage * STAGE;
       const int depth = (work.first_step + step) * TILE_K;
-      if constexpr (CLUSTER_BLOCKS > 1)
+      if constexpr (SHARING > 1)
         mbarrier_wait_cluster(empty, place.parity ^ 1);
       else
         mbarrier_wait(empty, place.parity ^ 1);
@@ -95,8 +99,8 @@ __device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, 
 // Releases a stage for the producers that fill it: those of the blocks with the same columns, then with the same rows. Each
 // warp has finished its own reads.
 __device__ __forceinline__ void release(uint32_t empty, uint32_t rank, int lane) {
-  if constexpr (CLUSTER_BLOCKS > 1) {
-    const uint32_t first = rank / CLUSTER_M * CLUSTER_M, other = rank < CLUSTER_M ? rank + CLUSTER_M : rank - CLUSTER_M;
+  if constexpr (SHARING > 1) {
+    const uint32_t first = rank / CLUSTER_M * CLUSTER_M, other = rank % SHARING < CLUSTER_M ? rank + CLUSTER_M : rank - CLUSTER_M;
     if (lane < SOURCES) mbarrier_arrive_remote(cluster_address(empty, lane < CLUSTER_M ? first + lane : other));
   } else {
     if (lane == 0) mbarrier_arrive(empty);
@@ -170,9 +174,53 @@ struct Consumer {
     return last;
   }
 
+  // Sends other blocks of the cluster their columns of this block's part of the sums, and stores the sums of its own columns.
+  // The ring's memory is free, because a block has one item.
+  __device__ __forceinline__ void exchange(const WorkItem& work) {
+    constexpr int OWN = TILE_N / 8 / SPLITS, SLOT = PARTS * OWN;
+    auto place = [&](int slot, int m, int n) { return ((slot * SLOT + m * OWN + n) * TEAM + team_rank) * 16; };
+    cluster_sync();
+#pragma unroll
+    for (int piece = 0; piece < SPLITS; piece++) {
+      if (piece == work.split) continue;
+      const uint32_t to = cluster_address(shared, piece * SHARING + rank % SHARING);
+#pragma unroll
+      for (int m = 0; m < PARTS; m++)
+#pragma unroll
+        for (int n = 0; n < OWN; n++) {
+          const float(&from)[4] = sum[m][piece * OWN + n];
+          store_cluster(to + place(work.split - (work.split > piece), m, n), from[0], from[1], from[2], from[3]);
+        }
+    }
+    cluster_sync();
+#pragma unroll
+    for (int piece = 0; piece < SPLITS; piece++) {
+      if (piece != work.split) continue;
+#pragma unroll
+      for (int m = 0; m < PARTS; m++)
+#pragma unroll
+        for (int n = 0; n < OWN; n++) {
+          float total[4] = {};
+#pragma unroll
+          for (int part = 0; part < SPLITS; part++) {
+            Chunk other;
+            if (part != piece) other = load_shared_chunk(shared + place(part - (part > piece), m, n));
+#pragma unroll
+            for (int i = 0; i < 4; i++) total[i] += part == piece ? sum[m][piece * OWN + n][i] : __uint_as_float(other.v[i]);
+          }
+          const int row = work.row + warpgroup * CONSUMER_M + m * 64 + warp * 16 + lane / 4;
+          const int column = work.column + (piece * OWN + n) * 8 + lane % 4 * 2;
+          store_pair(c, row, column, M, N, pack_half2(total[0], total[1]));
+          store_pair(c, row + 8, column, M, N, pack_half2(total[2], total[3]));
+        }
+    }
+  }
+
   __device__ __forceinline__ void store(const TensorMap& map, const WorkItem& work) {
     const int row0 = work.row + (ALTERNATING ? 0 : warpgroup * CONSUMER_M), column0 = work.column;
-    if constexpr (SPLITS > 1) {
+    if constexpr (EXCHANGE) {
+      exchange(work);
+    } else if constexpr (SPLITS > 1) {
       for_each_pair([&](int row, int column, float low, float high) {
         store_partial_pair(partial, row0 + row, column0 + column, M, N, low, high, work.split);
       });
@@ -186,7 +234,7 @@ struct Consumer {
       });
     } else {
       // Panels of 64 columns, swizzled like the tiles. A lane has the address of one row of four 8x8 matrices.
-      const uint32_t staged = shared + STAGES * STAGE + warpgroup * C_STAGE;
+      const uint32_t staged = shared + RING_BYTES + warpgroup * C_STAGE;
       const uint32_t at = staged + (warp * 16 + lane % 16) * 128 + ((lane / 16) ^ (lane % 8)) * 16;
       if (threadIdx.x % 128 == 0) bulk_wait_read<0>();  // the previous tile has been read
       named_barrier_sync<128>(STORE_BARRIER + warpgroup);
@@ -235,6 +283,7 @@ matmul_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorM
     if constexpr (CONSUMER_REGISTERS > 0) registers_decrease<PRODUCER_REGISTERS>();
     if (threadIdx.x / 32 % 4 == 0 && elect_one()) produce(a, b, shared, rank, M, N, K);
     __syncwarp();
+    if constexpr (EXCHANGE) cluster_sync(), cluster_sync();
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) registers_increase<CONSUMER_REGISTERS>();
     Consumer consumer = {shared, rank, c, partial, M, N, static_cast<int>(threadIdx.x % TEAM), warpgroup, lane,
@@ -261,5 +310,5 @@ matmul_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorM
       __syncwarp();
     }
   }
-  if constexpr (CLUSTER_BLOCKS > 1) cluster_sync();  // no block may end while the other multicasts to it or arrives there
+  if constexpr (SHARING > 1) cluster_sync();  // no block may end while the other multicasts to it or arrives there
 }

@@ -238,6 +238,13 @@ GENES = (
         relieves={"launch": 2, "latency": 1},
     ),
     Mutation(
+        "MERGE_PARTS",
+        ("ticket", "cluster"),
+        doc="bulk: merge of the parts along K by the block that finishes last, or between the blocks of a cluster",
+        when={**BULK, "SPLITS": (2, 3, 4, 6, 8)},
+        relieves={"launch": 2, "memory": 1},
+    ),
+    Mutation(
         "STORE",
         ("bulk", "direct"),
         doc="bulk: store C by tensor copies from shared memory, or from registers",
@@ -311,9 +318,19 @@ def warp_columns(c):
     return c.WARP_COLUMNS * 4 // lanes_along_depth(c)
 
 
-def cluster_blocks(c):
+def exchanged(c):
+    """Return whether the blocks of a cluster exchange their parts of the sums along K."""
+    return bulk(c) and c.SPLITS > 1 and c["MERGE_PARTS"] == "cluster"
+
+
+def sharing_blocks(c):
     """Return the number of blocks that share loads."""
-    return c.CLUSTER_M * c.CLUSTER_N if bulk(c) else 1
+    return c.CLUSTER_M * c.CLUSTER_N
+
+
+def cluster_blocks(c):
+    """Return the number of blocks of a cluster on the bulk path."""
+    return sharing_blocks(c) * (c.SPLITS if exchanged(c) else 1)
 
 
 def tile_rows(c):
@@ -339,7 +356,7 @@ def tiles(c, p):
     """Return the number of tiles of C."""
     rows, columns = block_tile(c)
     if bulk(c):
-        return -(-p.M // (rows * c.CLUSTER_M)) * -(-p.N // (columns * c.CLUSTER_N)) * cluster_blocks(c)
+        return -(-p.M // (rows * c.CLUSTER_M)) * -(-p.N // (columns * c.CLUSTER_N)) * sharing_blocks(c)
     return -(-p.M // rows) * -(-p.N // columns)
 
 
@@ -416,8 +433,8 @@ def macros(c, p):
         "ALL_THREADS": threads(c), "LOADERS": loaders(c), "IN_FLIGHT": in_flight(c),
         "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,
         "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
-        "TILE_M": tile_rows(c), "C_STAGE": c_stage(c), "PRODUCER_REGISTERS": producer_registers,
-        "CONSUMER_REGISTERS": consumer_registers,
+        "TILE_M": tile_rows(c), "RING_BYTES": ring_bytes(c), "C_STAGE": c_stage(c),
+        "PRODUCER_REGISTERS": producer_registers, "CONSUMER_REGISTERS": consumer_registers,
     }  # fmt: skip
 
 
@@ -426,11 +443,17 @@ def c_stage(c):
     return 2 * c.CONSUMER_M * c.TILE_N if c["STORE"] == "bulk" and c.SPLITS == 1 else 0
 
 
+def ring_bytes(c):
+    """Return the bytes of the ring of the bulk path, or of the sums that a cluster exchanges afterwards."""
+    rows, columns = block_tile(c)
+    exchange = 4 * rows * columns * (c.SPLITS - 1) // c.SPLITS if exchanged(c) else 0
+    return max(c.STAGES * 2 * BULK_K * (rows + columns), exchange)
+
+
 def shared_bytes(c, p):
     """Return the bytes of dynamic shared memory: the ring, or a tile of C that reuses its space."""
     if bulk(c):
-        ring = c.STAGES * 2 * BULK_K * sum(block_tile(c))
-        return ring + c.CONSUMERS * c_stage(c) + 16 * c.STAGES + 16  # barriers, and a word per warpgroup
+        return ring_bytes(c) + c.CONSUMERS * c_stage(c) + 16 * c.STAGES + 16  # barriers, and a word per warpgroup
     if skinny(c):
         places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
         ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
@@ -489,7 +512,7 @@ def accumulator_registers(c):
         return True
     if bulk(c):
         sums = c.CONSUMER_M * c.TILE_N // 128
-        merge = 32 * (c.SPLITS > 1)  # loads of the other parts
+        merge = 32 * (c.SPLITS > 1 and not exchanged(c))  # loads of the other parts
         return AtMost(sums + 32 + merge, register_shares(c)[1] or registers_allowed(c), "registers")
     sums = c.BLOCK_M * c.BLOCK_N // compute_threads(c) // (1 + (c["ACCUMULATOR"] == "fp16"))
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (1 + (c["FRAGMENTS"] == "ahead"))
@@ -563,7 +586,7 @@ def launches(c, p):
 
 def tensors(p, c):
     """Return A, B and C, and a workspace for the partial sums of a split along K."""
-    parts = c.SPLITS if bulk(c) else c.SPLIT_K
+    parts = (1 if exchanged(c) else c.SPLITS) if bulk(c) else c.SPLIT_K
     partial = (parts, p.M, p.N) if parts > 1 else (1,)
     return {
         "a": Tensor(p["dtype"], (p.M, p.K), large=4.0),
@@ -772,7 +795,8 @@ kernel = Kernel(
         Constraint(
             "tickets",
             lambda c, p: (
-                (c.SPLITS == 1 if bulk(c) else c["MERGE"] == "launch") or AtMost(tiles(c, p), TICKETS, "tiles")
+                (c["MERGE_PARTS"] == "cluster" or c.SPLITS == 1 if bulk(c) else c["MERGE"] == "launch")
+                or AtMost(tiles(c, p), TICKETS, "tiles")
             ),
             "each split tile of C needs a counter",
         ),
@@ -783,9 +807,16 @@ kernel = Kernel(
         ),
         Constraint(
             "bulk_cluster",
-            lambda c: not bulk(c) or AtMost(cluster_blocks(c), 4, "blocks"),
-            "larger clusters leave more multiprocessors of a cluster group idle than they save in loads",
-            wasteful=True,
+            lambda c: not bulk(c) or AtMost(cluster_blocks(c), 8, "blocks"),
+            "larger clusters are not portable",
+        ),
+        Constraint(
+            "bulk_exchange",
+            lambda c: (
+                not exchanged(c)
+                or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and divides(8 * c.SPLITS, c.TILE_N).holds)
+            ),
+            "a cluster exchanges sums in the memory of the ring, so its blocks have one tile",
         ),
         Constraint(
             "bulk_operands",
