@@ -2,7 +2,7 @@
 // warpgroups of consumers multiply with wgmma. Mbarriers connect them: `full` of a stage counts the bytes of its tiles, `empty`
 // the warps that have read them. A block takes several tiles of C; while consumers store one, the producer loads the next.
 //
-// CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles in turn (SCHEDULE). The
+// CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles alternately (SCHEDULE). The
 // blocks of a cluster have CLUSTER_M x CLUSTER_N neighbouring tiles. Those with the same rows need the same tile of A, and
 // those with the same columns the same tile of B: each loads a part of it for all. With SPLITS above one, the steps along K
 // of a tile are divided. The last block or warpgroup of a tile merges the parts (ticket), or the blocks of a cluster have one
@@ -31,7 +31,7 @@ struct RingPlace {
   }
 };
 
-// One of the parts of the work that the blocks, or clusters of blocks, take in turn: steps along K of a tile of C.
+// One of the parts of the work that the blocks, or clusters of blocks, take one after another: steps along K of a tile of C.
 struct WorkItem {
   int row, column, tile, split, first_step, steps;
 

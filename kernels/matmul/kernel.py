@@ -212,7 +212,7 @@ GENES = (
     Mutation(
         "SCHEDULE",
         ("together", "alternating"),
-        doc="bulk: warpgroups share a tile of C, or multiply tiles in turn while the others store theirs",
+        doc="bulk: warpgroups share a tile of C, or multiply tiles alternately, while the others store theirs",
         when={**BULK, "CONSUMERS": (2, 3)},
         relieves={"latency": 2, "memory": 1},
     ),
@@ -254,7 +254,7 @@ GENES = (
     Parameter(
         "GRID_BLOCKS",
         (0, 132),
-        doc="bulk: resident blocks that take the tiles in turn, per MIN_BLOCKS; 0 for a block per tile",
+        doc="bulk: resident blocks that take the tiles one after another, per MIN_BLOCKS; 0 for a block per tile",
         when=BULK,
         for_chips={132: ("h100", "h200")},
         relieves={"launch": 2, "latency": 1},
@@ -363,7 +363,7 @@ def tiles(c, p):
 def blocks(c, p):
     """Return the number of blocks for the tiles of C."""
     if bulk(c):
-        # Clusters take equally many tiles in turn, at least two: also small problems then show faults between tiles.
+        # Clusters take equally many tiles, at least two: also small problems then show faults between tiles.
         items, resident = tiles(c, p) * c.SPLITS // cluster_blocks(c), c.GRID_BLOCKS * c.MIN_BLOCKS // cluster_blocks(c)
         turns = max(2, -(-items // resident)) if resident else 1
         return -(-items // turns) * cluster_blocks(c)

@@ -285,8 +285,7 @@ def test_descriptors_leave_the_rank_out(broken: bool, tmp_path: Path) -> None:
             "        __syncthreads();\n        StagedTile",
             PRODUCERS,
         ),
-        # tensor copies: a stage before it is there, or before it is read; bytes, halves and turns of others; a tile that is
-        # stored before it is written
+        # Tensor copies: a missing wait, wrong bytes, parts or turns, a tile stored before it is written.
         ("bulk.cuh", "      mbarrier_wait(shared + FULL + 8 * place.stage, place.parity);\n", "", BULK),
         ("bulk.cuh", "mbarrier_wait(empty, place.parity ^ 1);", "", BULK),
         ("bulk.cuh", "mbarrier_arrive_expect(full, STAGE);", "mbarrier_arrive_expect(full, A_STAGE);", BULK),
