@@ -115,3 +115,8 @@ def quoted(value: object) -> str:
     """Return a value as source text, cut to a length that fits in a message."""
     text = repr(value)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def whole(number: int | float) -> int:
+    """Convert a number to `int`; a traced integer keeps its formula (see `evokern.export.trace`)."""
+    return number if isinstance(number, int) and not isinstance(number, bool) else int(number)

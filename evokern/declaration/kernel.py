@@ -49,12 +49,10 @@ from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
 from evokern.declaration.launch import Launch as Launch
 from evokern.declaration.launch import Scalar as Scalar
-from evokern.declaration.launch import TileMap as TileMap
 from evokern.declaration.launch import bfloat16_bits as bfloat16_bits
 from evokern.declaration.launch import f32 as f32
 from evokern.declaration.launch import i32 as i32
 from evokern.declaration.launch import i64 as i64
-from evokern.declaration.launch import whole as whole
 from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.problem import Problem as Problem
 from evokern.declaration.problem import ProblemField as ProblemField
@@ -69,6 +67,7 @@ from evokern.declaration.tensor import Role as Role
 from evokern.declaration.tensor import Tensor as Tensor
 from evokern.declaration.tensor import Tolerance as Tolerance
 from evokern.declaration.tensor import unit_roundoff as unit_roundoff
+from evokern.declaration.tile_map import TileMap as TileMap
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
 from evokern.escaping import repr_of
 

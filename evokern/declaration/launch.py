@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from evokern.declaration.field_types import COUNT, TEXT, one_of, optional, require
+from evokern.declaration.field_types import COUNT, TEXT, one_of, optional, require, whole
+from evokern.declaration.tile_map import TileMap
 from evokern.errors import KernelError, suggestion
-from evokern.hardware.tensor_map import DTYPE_BYTES, SWIZZLES, TensorMap
-
-if TYPE_CHECKING:
-    from evokern.declaration.tensor import Tensor
 
 SCALAR_BYTES: Mapping[str, int] = {
     "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "bool": 1,
 }  # fmt: skip
 """Bytes of an argument passed by value, by dtype name."""
-
-
-def whole(number: int | float) -> int:
-    """Convert a number to `int`; a traced integer keeps its formula (see `evokern.export.trace`)."""
-    return number if isinstance(number, int) and not isinstance(number, bool) else int(number)
 
 
 @dataclass(frozen=True)
@@ -81,70 +72,6 @@ def _checked_integer(value: int | float, dtype: str, bits: int) -> int:
 def f32(value: float) -> Scalar:
     """Return a `float` argument."""
     return Scalar("f32", float(value))
-
-
-_MAP_DTYPES: Mapping[str, str] = {
-    "f64": "f64", "f32": "f32", "f16": "f16", "bf16": "bf16", "e4m3": "u8", "e5m2": "u8",
-    "i64": "s64", "i32": "s32", "i16": "u16", "i8": "u8", "u8": "u8", "u32": "u32", "u64": "u64",
-}  # fmt: skip
-"""Element type of a tensor → that of its tensor map; a copy moves bytes, so the sign has no effect."""
-
-
-@dataclass(frozen=True)
-class TileMap:
-    """A tensor map as a kernel argument, passed by value: ``const __grid_constant__ CUtensorMap``.
-
-    The host makes the map for the tensor's address before a launch. All lists are in the order of the tensor's shape,
-    so the last axis is contiguous; coordinates in PTX have the reverse order.
-    """
-
-    tensor: str
-    """Name of the tensor."""
-    box: tuple[int, ...]
-    """Elements along each axis that one copy moves."""
-    swizzle: Literal["none", "32B", "64B", "128B"] = "none"
-    """Span in bytes within which chunks of 16 bytes change places in shared memory."""
-    shape: tuple[int, ...] = ()
-    """Extents, if the map sees the tensor with other axes than the tensor's own; empty for the tensor's shape."""
-    strides: tuple[int, ...] = ()
-    """Elements between neighbours along each axis but the last; empty if `shape` is contiguous."""
-    dtype: str = ""
-    """Element type; evokern fills it in from the tensor."""
-
-    def __post_init__(self) -> None:
-        for name in ("box", "shape", "strides"):
-            object.__setattr__(self, name, tuple(map(whole, getattr(self, name))))
-        if self.swizzle not in SWIZZLES:
-            raise KernelError(f"unknown swizzle {self.swizzle!r} of a tensor map: {suggestion(self.swizzle, SWIZZLES)}")
-
-    def of(self, tensor: Tensor) -> TileMap:
-        """Return the argument with the axes and the element type of its tensor.
-
-        Raises:
-            KernelError: the map has more or fewer elements than the tensor, or contradictory numbers of axes.
-        """
-        shape = self.shape or tensor.shape
-        strides = self.strides or tuple(prod(shape[axis:]) for axis in range(1, len(shape)))
-        if len(self.box) != len(shape) or len(strides) != len(shape) - 1:
-            raise KernelError(
-                f"the tensor map of {self.tensor!r} has {len(shape)} axes, {len(self.box)} box sizes and "
-                f"{len(strides)} strides; use one box size for each axis, and one stride for each axis but the last"
-            )
-        last = sum((extent - 1) * stride for extent, stride in zip(shape, (*strides, 1), strict=True))
-        # A traced number (`evokern.export.trace`) would record the comparison as a condition on the shape.
-        if type(last) is int and last >= tensor.elements:
-            raise KernelError(f"the tensor map of {self.tensor!r} ends after its last element, {tensor.elements - 1}")
-        return replace(self, shape=shape, strides=strides, dtype=tensor.dtype)
-
-    @property
-    def described(self) -> TensorMap:
-        """The map in the order of the driver API, of a map that `of` returned."""
-        dtype = _MAP_DTYPES[self.dtype]
-        size = DTYPE_BYTES[dtype]
-        return TensorMap(
-            dtype=dtype, shape=self.shape[::-1], strides=tuple(size * stride for stride in self.strides[::-1]),
-            box=self.box[::-1], swizzle=self.swizzle,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)

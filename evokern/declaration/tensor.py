@@ -20,8 +20,8 @@ from evokern.declaration.field_types import (
     optional,
     quoted,
     require,
+    whole,
 )
-from evokern.declaration.launch import whole
 from evokern.errors import MAX_INTEGER, KernelError, suggestion
 
 if TYPE_CHECKING:

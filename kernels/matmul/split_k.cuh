@@ -17,7 +17,7 @@ __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int
 
 // Stores two neighbouring partial sums of this block's part of K.
 __device__ __forceinline__ void store_partial_pair(float* partial, int row, int column, int M, int N, float low, float high,
-                                                   int part = blockIdx.y) {
+                                                   unsigned part = blockIdx.y) {
   if (row >= M || column >= N) return;
   float* target = partial + (static_cast<size_t>(part) * M + row) * N + column;
   if constexpr (VECTOR > 1) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void store_partial_pair(float* partial, int row, int 
 // Adds the partial sums of two neighbouring elements of C, including this block's, and stores the results. The order is that
 // of K, independent of the last block, so that results are reproducible.
 __device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, int row, int column, int M, int N, float low, float high,
-                                           int part = blockIdx.y) {
+                                           unsigned part = blockIdx.y) {
   if (row >= M || column >= N) return;
   float2 share[SPLIT_PARTS];
 #pragma unroll
