@@ -65,9 +65,9 @@ from evokern.declaration.tensor import FLUSHED, SMALLEST
 from evokern.declaration.tensor import SIGNIFICAND_BITS as SIGNIFICAND_BITS
 from evokern.declaration.tensor import Role as Role
 from evokern.declaration.tensor import Tensor as Tensor
+from evokern.declaration.tensor import TileMap as TileMap
 from evokern.declaration.tensor import Tolerance as Tolerance
 from evokern.declaration.tensor import unit_roundoff as unit_roundoff
-from evokern.declaration.tile_map import TileMap as TileMap
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
 from evokern.escaping import repr_of
 

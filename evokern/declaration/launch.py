@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evokern.declaration.field_types import COUNT, TEXT, one_of, optional, require, whole
-from evokern.declaration.tile_map import TileMap
+from evokern.declaration.tensor import TileMap
 from evokern.errors import KernelError, suggestion
 
 SCALAR_BYTES: Mapping[str, int] = {
