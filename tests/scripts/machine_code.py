@@ -107,7 +107,7 @@ def compared(job: tuple[Path, str, str, Config]) -> str:
     """Return how a candidate's two versions compare."""
     old, name, text, config = job
     kernel = _kernel(KERNELS / name)
-    own = kernel.space.with_changes(kernel.space.default(), config)  # with new genes at their defaults
+    own = Config({**kernel.space.default(), **config})  # with new genes at their defaults
     for architecture, result in (("compute_90", "equal PTX"), ("sm_90", "equal machine code")):
         before = _compiled_before(old, (name, text, config), architecture)
         after = compiled(kernel.folder, own, kernel.problem(text), architecture)
