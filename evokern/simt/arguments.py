@@ -150,9 +150,19 @@ def allocate_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[
     """Allocate memory without a name in the source: the parameter block and the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:
-        blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]
+        blocks = [_reused(memory, n, "kernel parameters", block, "param") for n, block in enumerate(params)]
         hidden["%params"] = np.array([buffer.address for buffer in blocks], np.uint64)
     if program.grid_wide:
-        spaces = [memory.allocate("grid workspace", np.zeros(64, np.uint32)) for _ in params]
+        spaces = [_reused(memory, n, "grid workspace", np.zeros(64, np.uint32)) for n in range(len(params))]
         hidden["%workspace"] = np.array([buffer.address for buffer in spaces], np.uint64)
     return hidden
+
+
+def _reused(memory: Memory, number: int, name: str, data: Array, space: str = "global") -> Buffer:
+    """Return the buffer of earlier launches with this number and size, with new contents."""
+    known = memory.module_data.setdefault(("hidden", number, data.nbytes), {})
+    if name not in known:
+        known[name] = memory.allocate(name, data, writable=space == "global", space=space)
+    else:
+        known[name].write(data)
+    return known[name]

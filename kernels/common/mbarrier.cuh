@@ -21,9 +21,10 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /// Arrives at the barrier of a block of the cluster, whose address cluster_address() returns ("mbarrier.arrive",
-/// .shared::cluster).
+/// .shared::cluster). The scope is that of the block: this releases reads, such as those of a stage. A release at the scope
+/// of the cluster would wait for all earlier accesses (a matmul took twice as long).
 __device__ __forceinline__ void mbarrier_arrive_remote(u32 barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /// Waits until the phase of this parity has ended ("mbarrier.test_wait / mbarrier.try_wait", .parity). A new barrier counts
 /// as if its phase of parity 1 had ended.
@@ -31,11 +32,4 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
   asm volatile(
       "{ .reg .pred P; WAIT: mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1; @!P bra WAIT; }" ::"r"(barrier), "r"(parity)
       : "memory");
-}
-/// The same if other blocks of the cluster arrive, or their threads' accesses must be visible (.acquire.cluster).
-__device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
-  asm volatile("{ .reg .pred P; WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 P, [%0], %1; @!P bra WAIT; }" ::"r"(
-                   barrier),
-               "r"(parity)
-               : "memory");
 }

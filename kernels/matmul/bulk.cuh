@@ -80,10 +80,7 @@ __device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, 
       const uint32_t full = shared + FULL + 8 * place.stage, empty = shared + EMPTY + 8 * place.stage;
       const uint32_t to = shared + place.stage * STAGE;
       const int depth = (work.first_step + step) * TILE_K;
-      if constexpr (SHARING > 1)
-        mbarrier_wait_cluster(empty, place.parity ^ 1);
-      else
-        mbarrier_wait(empty, place.parity ^ 1);
+      mbarrier_wait(empty, place.parity ^ 1);
       mbarrier_arrive_expect(full, STAGE);
       load_boxes<CLUSTER_N, 1, A_STAGE, TILE_M>(to, a, full, own_n, row_blocks, depth, work.row);
       if constexpr (NT)

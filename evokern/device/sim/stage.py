@@ -104,11 +104,17 @@ class ProblemBuffers:
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Restore all buffers when the context ends, for code that only counts."""
-        before = self.memory.storage.copy()
+        end = max(buffer.offset + buffer.size for buffer in self.memory.buffers)
+        before = self.memory.storage[:end].copy()
         try:
             yield
         finally:
-            self.memory.storage[:] = before
+            self.memory.storage[:end] = before
+            for key, variables in self.memory.module_data.items():  # the first launch places them
+                initial = self.memory.module_initial.get(key, {})
+                for name, buffer in variables.items():
+                    if buffer.offset >= end:
+                        buffer.write(initial.get(name, np.zeros(buffer.size, np.uint8)))
 
     def results(
         self,
