@@ -277,12 +277,12 @@ matmul_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorM
     __syncthreads();
 
   if (warpgroup == CONSUMERS) {
-    if constexpr (CONSUMER_REGISTERS > 0) registers_decrease<PRODUCER_REGISTERS>();
+    if constexpr (CONSUMER_REGISTERS > LAUNCH_REGISTERS) registers_decrease<PRODUCER_REGISTERS>();
     if (threadIdx.x / 32 % 4 == 0 && elect_one()) produce(a, b, shared, rank, M, N, K);
     __syncwarp();
     if constexpr (EXCHANGE) cluster_sync(), cluster_sync();
   } else {
-    if constexpr (CONSUMER_REGISTERS > 0) registers_increase<CONSUMER_REGISTERS>();
+    if constexpr (CONSUMER_REGISTERS > LAUNCH_REGISTERS) registers_increase<CONSUMER_REGISTERS>();
     Consumer consumer = {shared, rank, c, partial, M, N, static_cast<int>(threadIdx.x % TEAM), warpgroup, lane,
                          static_cast<int>(threadIdx.x / 32 % 4)};
     const int items = WorkItem::count(M, N), stride = gridDim.x / CLUSTER_BLOCKS;
