@@ -17,6 +17,8 @@ from evokern.compile.records import Built
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel
+from evokern.device.sim.jobs import SimSettings, Simulate
+from evokern.device.sim.worker import SimWorker
 from evokern.errors import KernelError
 from evokern.export.banner import Provenance
 from evokern.export.standalone import standalone
@@ -24,7 +26,9 @@ from evokern.export.trace import trace
 from evokern.hardware.profiles import CHIPS, chip
 from evokern.hardware.tensor_map import DTYPE_BYTES, FILLS, SWIZZLES, TensorMap
 from evokern.pack.variant import variant_of
-from evokern.study.discovery import load_kernel
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.settings import Study
+from evokern.study.trial import Outcome
 
 H100 = chip("h100")
 
@@ -118,6 +122,19 @@ def test_exported_programs_make_their_maps(mapped: Kernel) -> None:
     assert "argument_0_shape[] = {static_cast<cuuint64_t>(shape.n), static_cast<cuuint64_t>(shape.m)};" in program
     with pytest.raises(KernelError, match="gets tensor maps, which an operator cannot make yet"):
         variant_of(mapped, candidate(), problem, H100, "trial 3")
+
+
+def test_a_simulated_device_times_candidates_with_maps(mapped: Kernel) -> None:
+    """Two candidates are right and timed, although their first launches place the arguments in memory."""
+    problem, default = mapped.problem("100,72"), mapped.space.default()
+    study = Study("maps", "mapped", ("100,72",))
+    context = WorkerContext(mapped.folder, (problem,), H100)
+    worker = SimWorker(SimSettings(context, study.gate, study.timing, study.simulation, default, 5))
+    for config in (candidate(), candidate(16, 8, "32B")):
+        built = build(mapped, config, [problem], Target(H100, None))
+        assert isinstance(built, Built), built.reason
+        found = worker.handle(Simulate(config, built, None, None))
+        assert found is not None and found.outcome is Outcome.MEASURED, found
 
 
 def random_map(rng: random.Random) -> TensorMap:
