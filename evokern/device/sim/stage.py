@@ -104,17 +104,11 @@ class ProblemBuffers:
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Restore all buffers when the context ends, for code that only counts."""
-        end = max(buffer.offset + buffer.size for buffer in self.memory.buffers)
-        before = self.memory.storage[:end].copy()
+        before = self.memory.storage.copy()
         try:
             yield
         finally:
-            self.memory.storage[:end] = before
-            for key, variables in self.memory.module_data.items():  # the first launch places them
-                initial = self.memory.module_initial.get(key, {})
-                for name, buffer in variables.items():
-                    if buffer.offset >= end:
-                        buffer.write(initial.get(name, np.zeros(buffer.size, np.uint8)))
+            self.memory.storage[:] = before
 
     def results(
         self,
