@@ -222,11 +222,16 @@ def _cpp_table(index: int, table: dict[str, Any]) -> str:
     for number, launch in enumerate(table["launches"]):
         slots = ", ".join(f"{{{kind.upper()}, {value}ULL}}" for kind, value in launch["arguments"])
         lines.append(f"const Slot slots_{index}_{number}[] = {{{slots or '{CONSTANT, 0}'}}};")
+        maps = ", ".join(
+            f"{{{one['buffer']}, {one['dtype']}, {one['rank']}, {one['swizzle']}, {one['number']}}}"
+            for one in launch["maps"]
+        )
+        lines.append(f"const MapTable maps_{index}_{number}[] = {{{maps or '{0, 0, 0, 0, 0}'}}};")
         cluster = ", ".join(map(str, launch["cluster"] or (0, 0, 0)))
         window, ratio = launch["window"] or (-1, 0.0)
         launches.append(
             f"{{{launch['entry']}, {launch['first']}, {str(launch['cooperative']).lower()}, {{{cluster}}}, {window}, "
-            f"{float(ratio)!r}f, slots_{index}_{number}, {len(launch['arguments'])}}}"
+            f"{float(ratio)!r}f, slots_{index}_{number}, {len(launch['arguments'])}, maps_{index}_{number}}}"
         )
     lines.append(f"const LaunchTable launches_{index}[] = {{{', '.join(launches)}}};")
     spaces = ", ".join(f"{{{one['number']}, {str(one['zero']).lower()}}}" for one in table["workspaces"])

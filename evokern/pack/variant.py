@@ -19,8 +19,10 @@ from evokern.export.launcher import pointer_alignment
 from evokern.export.trace import Traces, trace
 from evokern.export.traced import formula_of
 from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS, Profile
+from evokern.hardware.tensor_map import DTYPE_BYTES as MAP_DTYPE_BYTES
+from evokern.hardware.tensor_map import SWIZZLES
 
-MOST_ARGUMENTS = 128
+MOST_ARGUMENTS, MOST_MAPS = 128, 8
 """Largest number of arguments of a launch, as in `operator.h`."""
 _FORMATS = {"f32": "<f", "f64": "<d", "f16": "<e"}
 
@@ -87,8 +89,9 @@ class Variant:
     def numbers(self) -> Iterator[tuple[str, Formula]]:
         """Yield the numbers of the launches with their meaning, in the order in which the launching code reads them.
 
-        For each launch: three extents of the grid, three of the block, the dynamic shared memory in bytes, and the
-        integer arguments. After the launches: the size of each workspace in bytes.
+        For each launch: three extents of the grid, three of the block, the dynamic shared memory in bytes, the integer
+        arguments, and the sizes, strides in bytes and box sizes of tensor maps. After the launches: the size of each
+        workspace in bytes.
         """
         for launch in self.traces.launches:
             for axis, extent in zip("xyz", launch.grid, strict=True):
@@ -97,7 +100,12 @@ class Variant:
                 yield f"block {axis}", simplified(formula_of(extent), {})
             yield "shared bytes", simplified(formula_of(launch.shared_bytes), {})
             for place, argument in enumerate(launch.args):
-                if isinstance(argument, Scalar) and _is_number(argument):
+                if isinstance(argument, TileMap):
+                    of = argument.described
+                    for what, extents in (("size", of.shape), ("stride", of.strides), ("box size", of.box)):
+                        for axis, extent in enumerate(extents):
+                            yield f"{what} {axis} of the map {place}", simplified(formula_of(extent), {})
+                elif isinstance(argument, Scalar) and _is_number(argument):
                     yield f"argument {place}", simplified(formula_of(int_of(argument)), {})
         for name in self.workspaces:
             tensor = self.traces.tensors[name]
@@ -116,17 +124,20 @@ class Variant:
         for launch in self.traces.launches:
             first, number = number, number + 7
             arguments: list[tuple[str, int]] = []
+            maps: list[dict[str, int]] = []
             for argument in launch.args:
                 if isinstance(argument, str):
                     arguments.append(("buffer", buffers[argument]))
                 elif isinstance(argument, TileMap):
-                    raise AssertionError("`variant_of` refuses tensor maps")
+                    arguments.append(("map", len(maps)))
+                    maps.append(_map(argument, buffers) | {"number": number})
+                    number += 3 * argument.described.rank - 1
                 elif _is_number(argument):
                     arguments.append(("number", number))
                     number += 1
                 else:
                     arguments.append(("constant", _bits(argument)))
-            launches.append(self._launch(launch, buffers) | {"first": first, "arguments": arguments})
+            launches.append(self._launch(launch, buffers) | {"first": first, "arguments": arguments, "maps": maps})
         return {
             "title": self.title, "capability": self.capability, "alignment": self.alignment,
             "large_cluster": self.large_cluster, "keeps_state": self.keeps_state,
@@ -165,14 +176,20 @@ def variant_of(kernel: Kernel, config: Config, problem: Problem, chip: Profile, 
             f"{title} uses the module variable {restored[0]!r}, which the kernel declares as state to restore before "
             "each call; an operator cannot restore it. Choose a trial without it, or use a workspace instead"
         )
-    if any(launch.maps for launch in traces.launches):
-        raise KernelError(
-            f"{title} gets tensor maps, which an operator cannot make yet; choose a trial without tensor copies, or "
-            "use `evokern export`, whose program makes them"
-        )
     if any(len(launch.args) > MOST_ARGUMENTS for launch in traces.launches):
         raise KernelError(f"{title} has a launch with more than {MOST_ARGUMENTS} arguments, which is not supported")
+    if any(len(launch.maps) > MOST_MAPS for launch in traces.launches):
+        raise KernelError(f"{title} has a launch with more than {MOST_MAPS} tensor maps, which is not supported")
     return Variant(title, chip, problem, config, traces, built, pointer_alignment(kernel, config, problem))
+
+
+def _map(argument: TileMap, buffers: Mapping[str, int]) -> dict[str, int]:
+    """Return the constants of a tensor map, in the driver's numbers."""
+    of = argument.described
+    return {
+        "buffer": buffers[argument.tensor], "dtype": [*MAP_DTYPE_BYTES].index(of.dtype), "rank": of.rank,
+        "swizzle": [*SWIZZLES].index(of.swizzle),
+    }  # fmt: skip
 
 
 def _is_number(argument: Scalar) -> bool:

@@ -151,6 +151,18 @@ int cuLaunchKernelEx(const Config* config, void* function, void** parameters, vo
   }
   return event(text.str(), "launch");
 }
+int cuTensorMapEncodeTiled(void* map, int dtype, uint32_t rank, void* address, const uint64_t* sizes,
+                           const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+  *static_cast<void**>(map) = address;
+  std::ostringstream text;
+  text << "map " << reinterpret_cast<uint64_t>(map) % 64 << " " << dtype << " " << rank;
+  for (uint32_t i = 0; i < rank; i++) text << " " << sizes[i];
+  for (uint32_t i = 0; i + 1 < rank; i++) text << " " << strides[i];
+  for (uint32_t i = 0; i < rank; i++) text << " " << box[i] << " " << steps[i];
+  text << " " << interleave << " " << swizzle << " " << promotion << " " << fill;
+  return event(text.str(), "map");
+}
 int cuGetErrorString(int, const char** text) {
   *text = "a failure of the test";
   return 0;

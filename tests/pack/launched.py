@@ -1,4 +1,4 @@
-"""Call operators with the fake CUDA driver: `python launched.py FAKE TORCH_FAKE PACKAGE COUNT …`, JSON on stdout.
+"""Call operators with the fake CUDA driver: `python launched.py FAKE TORCH_FAKE PACKAGE COUNT SM …`, JSON on stdout.
 
 The packages were built for tensors on the CPU (`test_launch.py`).
 """
@@ -34,10 +34,11 @@ def outcome(call: Callable[[], Any]) -> dict[str, Any]:
     return {"results": [one.data_ptr() for one in made], "events": events()}
 
 
-def scenario(name: str, count: int) -> dict[str, Any]:
+def scenario(name: str, count: int, capability: int) -> dict[str, Any]:
     """Call one package in several situations."""
     import torch
 
+    cuda.fake_capability(capability)
     package = importlib.import_module(name)
     test = importlib.import_module(f"{name}.selftest").SelfTest(package)
     inputs, arguments = test.inputs(test.shape(0))
@@ -76,6 +77,5 @@ def scenario(name: str, count: int) -> dict[str, Any]:
     return found
 
 
-print(
-    json.dumps({name: scenario(name, int(count)) for name, count in zip(sys.argv[3::2], sys.argv[4::2], strict=True)})
-)
+rows = zip(sys.argv[3::3], sys.argv[4::3], sys.argv[5::3], strict=True)
+print(json.dumps({name: scenario(name, int(count), int(capability)) for name, count, capability in rows}))

@@ -35,8 +35,8 @@ def run_python(target: Path, *arguments: str, environment: Mapping[str, str] | N
     return done.stdout
 
 
-def described(kernel: Kernel, *problems: str, package: str = "packed", **changes: Any) -> Description:
+def described(kernel: Kernel, *problems: str, package: str = "packed", chip: str = "l4", **changes: Any) -> Description:
     """Return an operator with the default candidate for each problem."""
     config = kernel.space.canonical(Config({**kernel.space.default(), **changes}))
-    made = [variant_of(kernel, config, kernel.problem(one), CHIPS["l4"], f"default at {one}") for one in problems]
+    made = [variant_of(kernel, config, kernel.problem(one), CHIPS[chip], f"default at {one}") for one in problems]
     return describe(kernel, package, tuple(made))

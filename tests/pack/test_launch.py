@@ -6,16 +6,17 @@ The library is built for tensors on the CPU, and otherwise unchanged. Its kernel
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from packed import described, run_python
-from paths import ROOT
+from paths import DATA, KERNELS, ROOT
 
 from evokern.declaration.feasibility import launches_of
-from evokern.declaration.kernel import Launch, Scalar
+from evokern.declaration.kernel import Launch, Scalar, TileMap
 from evokern.doctor import host_compiler
 from evokern.pack import folder as package_folder
 from evokern.pack.baseline_code import baselines_of
@@ -30,7 +31,9 @@ CASES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
         "attention", "B=2 H=8 S=512 D=64", {"SCHEDULE": "persistent", "GRID_BLOCKS": 58, "L2_WINDOW": "k"},
     ),
     "ticket": ("matmul", "M=64 N=512 K=512", {"SPLIT_K": 2, "MERGE": "ticket"}),
+    "maps": ("mapped", "M=20 N=40", {"SWIZZLE": "64B", "COLUMNS": 16}),
 }  # fmt: skip
+CHIP = {"maps": "h100"}
 LIBRARIES = {"libcuda.so.1": "libfake_cuda.so", "libtorch_cuda.so": "libfake_torch.so"}
 """Library → the one that takes its place; with other names, so that torch still finds its own on a GPU machine."""
 ON_CPU = """
@@ -63,10 +66,13 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Descripti
         command = [compiler, "-shared", "-fPIC", "-O1", "-std=c++17", str(source), f"-Wl,-soname,{name}", "-o", name]
         subprocess.run(command, cwd=folder, check=True)
         arguments.append(str(folder / name))
+    for name, where in (("mapped", DATA / "kernels" / "mapped"), ("common", KERNELS / "common")):
+        shutil.copytree(where, folder / "kernels" / name)
     with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         patch.setattr(package_folder, "build_library", _for_cpu)
         for name, (kernel, problem, changes) in CASES.items():
-            made[name] = described(find_kernel(kernel), problem, package=name, **changes)
+            made[name] = described(find_kernel(kernel), problem, package=name, chip=CHIP.get(name, "l4"), **changes)
             package_folder.write_package(folder / name, made[name], baselines_of(made[name].kernel), {})
             (folder / name / name).rename(folder / f"{name}.moved")
             (folder / name).rename(folder / f"{name}.folder")
@@ -75,7 +81,8 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Descripti
             text = _replaced(operator.read_text(), 'self._torch.impl(rules.NAME, self._run_baseline, "CPU")', "pass")
             operator.write_text(text)
             launches = made[name].variants[0].traces.launches
-            arguments += [name, str(min(len(one.args) for one in launches))]
+            count, capability = min(len(one.args) for one in launches), made[name].variants[0].capability
+            arguments += [name, str(count), str(capability)]
     shown = run_python(folder, str(ROOT / "tests/pack/launched.py"), *arguments)
     print({name: round(one["host_us"], 2) for name, one in json.loads(shown).items()}, "µs for a call")
     return {name: (made[name], one) for name, one in json.loads(shown).items()}
@@ -113,6 +120,8 @@ def test_the_driver_gets_the_launches_of_the_study(name: str, calls: Any) -> Non
         for argument, value in zip(launch.args, numbers[8 : 8 + count], strict=False):
             if isinstance(argument, Scalar):
                 assert int(value) == _number(argument)
+            elif isinstance(argument, TileMap):  # the fake map contains the address
+                assert int(value) == known[argument.tensor]
             else:
                 known.setdefault(argument, int(value))  # a workspace
                 assert int(value) == known[argument]
@@ -125,6 +134,17 @@ def test_the_driver_gets_the_launches_of_the_study(name: str, calls: Any) -> Non
             assert int(attributes[5]) & 0xFFFF == 1  # streaming outside the window
     assert len(set(known.values())) == len(known)
     assert (_count(found["again"], "push"), _count(found["again"], "pop")) == (1, 1)
+
+
+def test_the_driver_gets_the_tensor_maps_of_the_study(calls: Any) -> None:
+    """Type, sizes, strides, box and swizzle are those of the study, and maps are aligned to 64 bytes."""
+    made, found = calls["maps"]
+    (launch,) = launches_of(made.kernel, made.variants[0].config, made.variants[0].problem)
+    maps = [one.described for one in launch.maps]
+    # alignment, type (f32), rank; sizes; strides in bytes; box and steps; interleave, swizzle (64B), promotion, fill
+    wanted = f"map 0 7 2 40 20 160 16 1 {maps[0].box[1]} 1 0 2 2 0"
+    assert [one for one in found["again"]["events"] if one.startswith("map")] == [wanted, wanted]
+    assert (maps[0].shape, maps[0].strides, maps[0].swizzle) == ((40, 20), (160,), "64B")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -163,8 +183,11 @@ def test_other_calls_leave_the_library(name: str, calls: Any) -> None:
     """A baseline runs for a misaligned input, and a wrong input gets its sentence through C++."""
     made, found = calls[name]
     assert found["misaligned"]["events"] == []
-    assert sum(found["stats"]["baselines"].values()) == 1
+    assert sum(found["stats"]["baselines"].values()) == (2 if name == "maps" else 1)
     assert list(found["stats"]["variants"].values()) == [4]
     first = made.signature.inputs[0].name
     assert f"{made.package}::{made.name}: {first} has the data type torch.float64" in found["type"]["error"]
-    assert "must have [" in found["shape"]["error"]
+    if name == "maps":  # the driver refuses a map for one column, because its rows are not multiples of 16 bytes
+        assert found["shape"]["events"] == []
+    else:
+        assert "must have [" in found["shape"]["error"]

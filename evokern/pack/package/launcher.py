@@ -13,6 +13,8 @@ _WINDOW, _COOPERATIVE, _CLUSTER = 1, 2, 4  # CUlaunchAttributeID in cuda.h
 _DYNAMIC_SHARED, _LARGE_CLUSTER = 8, 14  # CUfunction_attribute
 _MOST_PERSISTING, _MOST_WINDOW = 108, 109  # CUdevice_attribute
 _PERSISTING_LIMIT, _RELAXED_CAPTURE = 6, 2  # CUlimit, CUstreamCaptureMode
+_PROMOTE_128_BYTES = 2  # CUtensorMapL2promotion
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _STATIC_SHARED = 48 * 1024
 
 
@@ -144,6 +146,12 @@ class Launcher:
         slots = (ctypes.c_uint64 * max(len(values), 1))(*(value & (2**64 - 1) for value in values))
         at = ctypes.addressof(slots)
         parameters = (ctypes.c_void_p * max(len(values), 1))(*(at + 8 * place for place in range(len(values))))
+        room = (ctypes.c_char * (_MAP_BYTES * len(launch["maps"]) + _MAP_ALIGNMENT))()
+        maps = -(-ctypes.addressof(room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        for place, (kind, value) in enumerate(launch["arguments"]):
+            if kind == "map":
+                parameters[place] = maps + _MAP_BYTES * value
+                self._encode(launch["maps"][value], numbers, buffers, maps + _MAP_BYTES * value)
         attributes = (_Attribute * 3)()
         count = 0
         if launch["cooperative"]:
@@ -170,6 +178,26 @@ class Launcher:
             self._limits[place] = shared
         launched = self._driver.cuLaunchKernelEx(ctypes.byref(config), function, parameters, None)
         self._check(launched, "cannot launch")
+
+    def _encode(
+        self, table: Mapping[str, int], numbers: Sequence[int], buffers: Sequence[torch.Tensor], address: int
+    ) -> None:
+        """Write a tensor map to an address."""
+        rank, first = table["rank"], table["number"]
+        sizes, strides, box = (
+            kind(*numbers[start:end])
+            for kind, start, end in (
+                (ctypes.c_uint64 * rank, first, first + rank),
+                (ctypes.c_uint64 * rank, first + rank, first + 2 * rank - 1),
+                (ctypes.c_uint32 * rank, first + 2 * rank - 1, first + 3 * rank - 1),
+            )
+        )
+        tensor = ctypes.c_void_p(buffers[table["buffer"]].data_ptr())
+        made = self._driver.cuTensorMapEncodeTiled(
+            ctypes.c_void_p(address), table["dtype"], rank, tensor, sizes, strides, box,
+            (ctypes.c_uint32 * rank)(*[1] * rank), 0, table["swizzle"], _PROMOTE_128_BYTES, 0,
+        )  # fmt: skip
+        self._check(made, "cannot make a tensor map")
 
     def _check(self, error: int, what: str) -> None:
         if error:

@@ -62,10 +62,15 @@ struct LaunchConfig {
   unsigned count;
 };
 
+struct alignas(64) TensorMap {  // CUtensorMap
+  uint64_t words[16];
+};
+
 constexpr int WINDOW = 1, COOPERATIVE = 2, CLUSTER = 4;           // CUlaunchAttributeID
 constexpr int DYNAMIC_SHARED = 8, LARGE_CLUSTER = 14;             // CUfunction_attribute
 constexpr int MAJOR = 75, MINOR = 76, MOST_PERSISTING = 108, MOST_WINDOW = 109;  // CUdevice_attribute
 constexpr int PERSISTING_LIMIT = 6, RELAXED_CAPTURE = 2;          // CUlimit, CUstreamCaptureMode
+constexpr int PROMOTE_128_BYTES = 2;                              // CUtensorMapL2promotion
 constexpr int STATIC_SHARED = 48 * 1024;                          // more dynamic shared memory must be requested
 
 struct Driver {
@@ -85,6 +90,8 @@ struct Driver {
   int (*fill)(unsigned long long, unsigned char, size_t, void*);
   int (*launch)(const LaunchConfig*, void*, void**, void**);
   int (*describe)(int, const char**);
+  int (*encode)(TensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*,
+                int, int, int, int);  // null before CUDA 12
   AOTITorchError (*current_stream)(int32_t, void**);
 
   Driver() {
@@ -105,6 +112,7 @@ struct Driver {
     find(fill, cuda, "cuMemsetD8Async");
     find(launch, cuda, "cuLaunchKernelEx");
     find(describe, cuda, "cuGetErrorString");
+    encode = reinterpret_cast<decltype(encode)>(dlsym(cuda, "cuTensorMapEncodeTiled"));
     find(current_stream, library("libtorch_cuda.so", RTLD_NOLOAD), "aoti_torch_get_current_cuda_stream");
   }
 
@@ -136,11 +144,19 @@ const Driver& driver() {
 
 // ---- tables of the generated part
 
-enum Kind { BUFFER, NUMBER, CONSTANT };
+enum Kind { BUFFER, NUMBER, CONSTANT, MAP };
 
 struct Slot {
   Kind kind;
-  uint64_t value;  // index of a buffer, index of a number, or the bits of a constant
+  uint64_t value;  // index of a buffer, a number or a tensor map, or the bits of a constant
+};
+
+struct MapTable {
+  int buffer;
+  int dtype;  // CUtensorMapDataType
+  int rank;
+  int swizzle;  // CUtensorMapSwizzle
+  int number;   // index of the first size; strides and box sizes follow the sizes
 };
 
 struct LaunchTable {
@@ -152,6 +168,7 @@ struct LaunchTable {
   float hit_ratio;
   const Slot* slots;
   int slot_count;
+  const MapTable* maps;
 };
 
 struct Workspace {
@@ -177,7 +194,7 @@ struct BufferTable {
   int rank;
 };
 
-constexpr int MOST_DEVICES = 64, MOST_SLOTS = 128, MOST_RANK = 64;
+constexpr int MOST_DEVICES = 64, MOST_SLOTS = 128, MOST_MAPS = 8, MOST_RANK = 64;
 constexpr int64_t MOST_ELEMENTS = (int64_t{1} << 31) - 1;  // kernels may count with 32 bits
 
 // ---- variants on a device
@@ -298,6 +315,22 @@ struct Memory {
   size_t bytes;
 };
 
+TensorMap encoded(const MapTable& table, const int64_t* numbers, void* address) {
+  const int64_t *sizes = numbers + table.number, *strides = sizes + table.rank, *boxes = strides + table.rank - 1;
+  uint64_t size[5] = {}, stride[5] = {};
+  uint32_t box[5] = {};
+  const uint32_t steps[5] = {1, 1, 1, 1, 1};
+  std::copy_n(sizes, table.rank, size);
+  std::copy_n(strides, table.rank - 1, stride);
+  std::copy_n(boxes, table.rank, box);
+  TensorMap made;
+  if (driver().encode == nullptr) throw std::runtime_error("the CUDA driver has no cuTensorMapEncodeTiled; update it");
+  driver().check(driver().encode(&made, table.dtype, table.rank, address, size, stride, box, steps, 0, table.swizzle,
+                                 PROMOTE_128_BYTES, 0),
+                 "cannot make a tensor map");
+  return made;
+}
+
 // Enqueues the launches of one call on a stream of the current context.
 void enqueue(const VariantTable& table, Loaded& code, const int64_t* numbers, const Memory* buffers, int device_index,
              void* stream) {
@@ -305,9 +338,16 @@ void enqueue(const VariantTable& table, Loaded& code, const int64_t* numbers, co
     const LaunchTable& launch = table.launches[l];
     const int64_t* own = numbers + launch.first;
     uint64_t values[MOST_SLOTS];
+    TensorMap maps[MOST_MAPS];
     void* parameters[MOST_SLOTS];
     for (int i = 0; i < launch.slot_count; i++) {
       const Slot& slot = launch.slots[i];
+      if (slot.kind == MAP) {
+        const MapTable& map = launch.maps[slot.value];
+        maps[slot.value] = encoded(map, numbers, buffers[map.buffer].address);
+        parameters[i] = &maps[slot.value];
+        continue;
+      }
       values[i] = slot.kind == BUFFER   ? reinterpret_cast<uint64_t>(buffers[slot.value].address)
                   : slot.kind == NUMBER ? static_cast<uint64_t>(numbers[slot.value])
                                         : slot.value;
