@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packed import install, run_python
+import torch
+from packed import described, install, run_python
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
+from evokern.pack import write_package
+from evokern.pack.baseline_code import baselines_of
+from evokern.study.discovery import find_kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -40,6 +44,23 @@ def test_a_searched_kernel_becomes_an_operator(kernel: str, tmp_path: Path, monk
     print(shown)
     assert "all checks passed" in shown
     assert "launched from Python, because the package was built without a C++ compiler" in shown
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_variant_makes_its_tensor_maps(compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default candidate with tensor copies passes the self-test with the C++ library, and launched from Python."""
+    if tuple(torch.cuda.get_device_capability()) != (9, 0):
+        pytest.skip("the machine code is for compute capability 9.0")
+    if not compiled:
+        monkeypatch.setattr("evokern.pack.library.host_compiler", lambda: None)
+    made = described(
+        find_kernel("matmul"), "M=512 N=1024 K=768 layout=nt", package="mapped_matmul", chip="h100", PATH="bulk"
+    )
+    write_package(tmp_path / "mapped_matmul", made, baselines_of(made.kernel), {})
+    install(tmp_path / "mapped_matmul", tmp_path / "site")
+    shown = run_python(tmp_path / "site", "-m", "mapped_matmul.selftest", "--times")
+    print(shown)
+    assert "all checks passed" in shown
 
 
 def _ran(*arguments: str) -> int:
