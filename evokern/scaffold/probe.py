@@ -64,8 +64,6 @@ class Touch:
     """Index after the last element written."""
     distinct: int
     """Number of elements written."""
-    found: bool
-    """Whether the run read an element that it had not written before."""
     in_place: bool
     """Whether an element was read before it was written."""
     first: int = 0
@@ -250,7 +248,7 @@ class Prober:
         return Run(touches, why, finding, contents, written, changed, large)
 
 
-_UNTOUCHED = Touch(0, 0, 0, False, False)
+_UNTOUCHED = Touch(0, 0, 0, False)
 
 
 def _room_of(program: SimulatedProgram, name: str) -> int:
@@ -308,7 +306,7 @@ def _scalar(dtype: str, value: float) -> Any:
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int, lanes: int = 1) -> Touch:
     read, written, found = footprint.of(buffer, width)
     accessed = np.flatnonzero(read | written)
-    return Touch(_extent_of(read, lanes), _extent_of(written, lanes), int(np.count_nonzero(written)), bool(found.any()),
+    return Touch(_extent_of(read, lanes), _extent_of(written, lanes), int(np.count_nonzero(written)),
                  bool((found & written).any()), int(accessed[0]) if accessed.size else 0)  # fmt: skip
 
 

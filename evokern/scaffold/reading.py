@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES, CudaSource, KernelFunction, Parameter
+from evokern.cuda_source import CudaSource, KernelFunction, Parameter
+from evokern.cuda_source.c_types import ELEMENT_TYPES, NUMBERS, UNSUPPORTED, UNSUPPORTED_TYPES, WHOLE, lanes_of
 from evokern.cuda_source.host import Dim3, names_in, text_of, translated
 from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.specialize.conditionals import inline_headers
@@ -21,15 +22,11 @@ from evokern.scaffold.genes.uses import device_uses
 from evokern.scaffold.plan import DraftArgument, DraftField, Plan
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated.instantiation import Instance, Instantiation, with_literals
-from evokern.scaffold.stated.launch import WHOLE, LaunchReader, LaunchText, StatedLaunch, find_launch
+from evokern.scaffold.stated.launch import LaunchReader, LaunchText, StatedLaunch, find_launch
 from evokern.scaffold.stated.sizes import commented_sizes
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
-REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
-         "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
-_VECTOR = re.compile(r"(?:__)?(?:nv_)?(?:float|double|half|u?char|u?short|u?int|u?long(?:long)?|bfloat16)([234])")
-"""Vector type, with its number of elements."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     """
     function = _with_pointers(source, _function(source, wanted))
     found_launch = find_launch(source, function, wanted)
-    plain = {*ELEMENT_TYPES, *WHOLE, *REAL, *(one.name for one in function.template)}
+    plain = {*ELEMENT_TYPES, *(one.name for one in function.template)}
     for parameter in function.parameters:
         if parameter.base in UNSUPPORTED_TYPES:
             raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
@@ -67,7 +64,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     if not any(parameter.pointer for parameter in function.parameters):
         if values:
             raise _by_value(function, values[0])
-        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *REAL}]
+        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES}]
         if deduced:
             raise SourceError(
                 f"{function.signature}: the type of {deduced[0].name} is a template argument, but a drafted kernel "
@@ -208,7 +205,7 @@ def _types(function: KernelFunction, instance: Instance, text: str, options: Seq
     """Return a map of C types as written to actual types, for template parameters and names that the source defines."""
     found = instance.types
     unknown = {found.get(p.base, p.base) for p in function.parameters}
-    unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in REAL}
+    unknown = {name for name in unknown if name not in ELEMENT_TYPES}
     resolved = next(filter(None, (resolve.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
@@ -274,19 +271,18 @@ def _arguments(
             )
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
-            vector = _VECTOR.fullmatch(base)
             why = "" if dtype else f"unknown element type {parameter.base}"
-            yield DraftArgument(name, dtype or "f32", None, why, int(vector[1]) if vector else 1)
+            yield DraftArgument(name, dtype or "f32", None, why, lanes_of(base))
         elif base in WHOLE:
             stated = launch.numbers.get(parameter.name) if launch else None
             yield DraftArgument(name, WHOLE[base], stated or f"p.{name.upper()}")
-        elif base in REAL:
+        elif base in NUMBERS:
             literal = argument if isinstance(argument, int | float) else None
             formula = launch.numbers.get(parameter.name) if launch and base != "bool" else None
             number = 1.0 if literal is None else float(literal)
             value = formula or str(bool(number) if base == "bool" else number)
             known = literal is not None or formula is not None
-            yield DraftArgument(name, REAL[base], value, "" if known else "the file's launch passes a variable")
+            yield DraftArgument(name, NUMBERS[base], value, "" if known else "the file's launch passes a variable")
         else:
             raise _by_value(function, parameter)
 

@@ -487,7 +487,7 @@ def test_of_two_heads_before_one_body_the_first_counts() -> None:
 
     assert names(source) == ["k"]
     assert [p.name for p in source.entries[0].parameters] == ["x", "n"]
-    assert (first.base, first.pointer, first.const, first.restrict) == ("float", True, True, True)
+    assert (first.base, first.pointer, first.const) == ("float", True, True)
 
 
 def test_a_constant_that_only_a_pragma_names_stays() -> None:

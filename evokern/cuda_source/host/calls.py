@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from evokern.cuda_source.host import tree
@@ -36,7 +37,6 @@ from evokern.cuda_source.host.known_functions import (
     TENSOR,
     TORCH_TYPES,
     known_call,
-    replace_buffer,
     tensor_call,
 )
 from evokern.cuda_source.host.program import FunctionNode, ParameterNode, function_parameters
@@ -368,16 +368,14 @@ class CallEvaluator(ExpressionEvaluator):
         if word in ("resize", "assign", "reserve") and given and buffer.kind != "tensor":
             buffer.elements = as_expr(given[0])
             return None
-        if word in ("zero_", "zeros_"):
-            buffer.zeroed = True
         if word in ("view", "reshape", "view_as", "flatten", "expand") and buffer.kind == "tensor":
             shape = given[0].items if len(given) == 1 and isinstance(given[0], ListValue) else given
             exprs = tuple(as_expr(one) for one in shape)
             if word in ("view", "reshape") and -1 not in exprs and exprs:
-                return replace_buffer(buffer, shape=exprs)
-            return replace_buffer(buffer, shape=None)
+                return replace(buffer, shape=exprs)
+            return replace(buffer, shape=None)
         if word in ("transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "narrow", "index_select"):
-            return replace_buffer(buffer, shape=None, name=f"{buffer.name}.{word}")
+            return replace(buffer, shape=None, name=f"{buffer.name}.{word}")
         if word in SAME_TENSOR:
             return buffer
         if word in ("new_empty", "new_zeros", "new_full", "new_ones") and given and isinstance(given[0], ListValue):
@@ -387,7 +385,6 @@ class CallEvaluator(ExpressionEvaluator):
                 tree.line(node),
                 shape=tuple(map(as_expr, given[0].items)),
                 dtype=buffer.dtype,
-                zeroed=word == "new_zeros",
             )
         return NOTHING
 
@@ -414,10 +411,6 @@ class CallEvaluator(ExpressionEvaluator):
                 given[0].buffer.copied_in = True
             if "DeviceToHost" in kind and isinstance(given[1], Pointer):
                 given[1].buffer.copied_out = True
-            return None
-        if name.startswith("cudaMemset") and len(given) > 1:
-            if isinstance(given[0], Pointer) and number(given[1]) == 0:
-                given[0].buffer.zeroed = True
             return None
         if name in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel") and len(given) > 3:
             self._record(given[0], [given[1], given[2], *given[4:5]], argument_list(given[3]), node, frame)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from evokern.cuda_source.c_types import type_size
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.calls import CallEvaluator
 from evokern.cuda_source.host.frames import (
@@ -20,7 +21,7 @@ from evokern.cuda_source.host.frames import (
     literal_in,
     merge,
 )
-from evokern.cuda_source.host.known_functions import CONTAINER, ENDS, TENSOR, base_real, type_size
+from evokern.cuda_source.host.known_functions import CONTAINER, ENDS, TENSOR, base_real
 from evokern.cuda_source.host.program import declared_name
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node

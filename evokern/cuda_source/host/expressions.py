@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evokern.cuda_source.c_types import type_size
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.frames import (
     STEPS,
@@ -21,7 +22,7 @@ from evokern.cuda_source.host.frames import (
     merge,
     owner_of,
 )
-from evokern.cuda_source.host.known_functions import REAL_TYPES, type_size
+from evokern.cuda_source.host.known_functions import REAL_TYPES
 from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.types import TypeEvaluator

@@ -79,7 +79,6 @@ def _parameter(unit: SourceFile, host_code: HostCode, first: int, last: int) -> 
     hidden = [
         word for word in re.findall(r"\w+", written) if word in host_code.macros
     ]  # const or __restrict__ by macro
-    expanded = written + " " + " ".join(inner for word in hidden for inner in host_code.macros[word])
     plain = " ".join(word for word in written.split() if word not in hidden or host_code.macros[word] - _QUALIFYING)
     return Parameter(
         type=written,
@@ -87,7 +86,6 @@ def _parameter(unit: SourceFile, host_code: HostCode, first: int, last: int) -> 
         base=" ".join(_QUALIFIERS.sub(" ", re.sub(r"\[[^\]]*\]", " ", plain)).split()),
         pointer=pointer,
         const="const" in re.findall(r"\w+", written.split("*")[0]),
-        restrict=re.search(r"\b_*restrict_*\b", expanded) is not None,
     )
 
 

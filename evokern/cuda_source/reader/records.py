@@ -19,8 +19,6 @@ class Parameter:
     """Whether the parameter is a pointer (``*`` or ``[]``)."""
     const: bool
     """Whether the value or the pointer's target is const, which indicates an input."""
-    restrict: bool
-    """Whether the pointer is declared ``__restrict__``."""
 
     @property
     def of_pointers(self) -> bool:

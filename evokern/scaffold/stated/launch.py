@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction
+from evokern.cuda_source import CudaSource, KernelFunction
+from evokern.cuda_source.c_types import ELEMENT_TYPES, WHOLE
 from evokern.cuda_source.host import (
     Arithmetic,
     Dim3,
@@ -26,13 +27,6 @@ from evokern.cuda_source.host.values import operation
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.scaffold.plan import WARP, DraftField, StatedSize, unused_name
 
-WHOLE = {
-    "int": "i32", "signed": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32", "uint32_t": "u32",
-    "uint": "u32", "size_t": "u64", "std::size_t": "u64", "long": "i64", "long int": "i64", "long long": "i64",
-    "long long int": "i64", "int64_t": "i64", "std::int64_t": "i64", "uint64_t": "u64", "unsigned long long": "u64",
-    "unsigned long": "u64", "ptrdiff_t": "i64",
-}  # fmt: skip
-"""C integer type of a possible problem size → evokern's name."""
 _VARIABLE = ("parameter", "extent", "local", "unknown")
 """Kinds of names that a problem may set."""
 _LETTERS = "MNKLBCHW"

@@ -12,7 +12,8 @@ from math import prod
 from pathlib import Path
 
 from evokern.compile.accepted_options import split_options
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction, read
+from evokern.cuda_source import CudaSource, KernelFunction, read
+from evokern.cuda_source.c_types import ELEMENT_TYPES, NUMBERS, WHOLE
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
@@ -23,9 +24,8 @@ from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import LIMIT, small_problems
-from evokern.scaffold.reading import DRAFTED_FOR, REAL, KernelReading, constants_of
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
-from evokern.scaffold.stated.launch import WHOLE
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
 from evokern.scaffold.tuner.stated import RTOL, require_outputs, with_stated
@@ -109,15 +109,14 @@ def _draft(request: TunerRequest) -> Draft:
 def _with_kernel_types(request: TunerRequest, source: CudaSource, function: KernelFunction) -> TunerRequest:
     """Return a request whose arguments have the types that the kernel takes; a note names each difference."""
     template = {parameter.name for parameter in function.template}
-    unknown = {p.base for p in function.parameters} - template - {*ELEMENT_TYPES, *WHOLE, *REAL, "bool", "void"}
+    unknown = {p.base for p in function.parameters} - template - {*ELEMENT_TYPES, "void"}
     values = _default_configuration(request, source)
     options = [*_options(request)[0], *(f"-D{name}={value}" for name, value in values.items())]
     types = resolve.types(source.device_text, unknown, options, DRAFTED_FOR[0]) if unknown else {}
     arguments, notes = [], []
     for parameter, given in zip(function.parameters, request.arguments, strict=True):
         base = types.get(parameter.base, parameter.base)
-        known = {**REAL, **WHOLE, **ELEMENT_TYPES}
-        wanted = known.get(base) if parameter.pointer else {**REAL, **WHOLE}.get(base)
+        wanted = (ELEMENT_TYPES if parameter.pointer else NUMBERS).get(base)
         same = (
             wanted is None
             or wanted == given.dtype
@@ -465,7 +464,7 @@ def _summed(made: Draft, name: str) -> Draft:
     """Turn an output that the script sums into a workspace, and add a second kernel for the sum."""
     tensor = next(t for t in made.tensors if t.name == name)
     total = unused_name(f"{name}_total", made.source)
-    kind = next(written for written, dtype in (REAL | WHOLE).items() if dtype == tensor.dtype)
+    kind = next(written for written, dtype in NUMBERS.items() if dtype == tensor.dtype)
     code = (
         f"\n// The script compares the sum of {name}, which one warp computes here.\n"
         f'extern "C" __global__ void add_up(const {kind}* parts, {kind}* total, int n) {{\n'

@@ -12,19 +12,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from evokern.cuda_source.c_types import ELEMENT_TYPES, lanes_of
+from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.errors import SourceError, suggestion
 from evokern.files import is_file, read_text
 from evokern.scaffold.tuner.arithmetic import expressions, value_over, values_of
 
-DTYPES: Mapping[str, str] = {
+_DTYPES: Mapping[str, str] = {
     "float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "float": "f32", "double": "f64", "half": "f16",
-    "int": "i32", "uint": "u32", "long": "i64", "ulong": "u64", "short": "i16", "char": "i8", "uchar": "u8",
+    "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "ulong": "u64",
 }  # fmt: skip
-"""NumPy's and T1's type names → evokern's."""
-_WIDE = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint64"))
-"""Types whose last digit is not a number of elements."""
-
+"""NumPy's type names, and T1's that C lacks → evokern's."""
 _NAME = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*", re.ASCII)
 
 
@@ -217,11 +215,9 @@ def _t1_request(whole: Any, path: Path) -> TunerRequest:
     arguments, constants = [], {}
     for item in kernel.get("Arguments", ()):
         shape = None
-        written = re.fullmatch(r"([a-z]+\d*?)([234]?)(?:_t)?", str(item["Type"]))
-        dtype = DTYPES.get(item["Type"]) or (DTYPES.get(written[1]) if written else None)
+        dtype = _dtype(item["Type"])
         if item["MemoryType"] == "Vector":
-            lanes = int(written[2] or 1) if written and item["Type"] not in _WIDE else 1
-            shape = (int(values_of(str(item["Size"]), names)[0]) * lanes,)
+            shape = (int(values_of(str(item["Size"]), names)[0]) * lanes_of(str(item["Type"])),)
         if dtype is None:
             notes.append(f"kernel.py: T1 type {item['Type']!r} of {item.get('Name', 'an argument')} is taken as f32")
         made = TunerArgument(
@@ -378,7 +374,7 @@ def is_script(text: str) -> bool:
 def _argument(item: Any, precisions: Mapping[str, tuple[Any, ...]] | None = None) -> TunerArgument:
     if isinstance(item, Mapping) and "dtype" in item:
         selected = (precisions or {}).get(str(item.get("precision", "")), (item["dtype"],))
-        dtype = DTYPES.get(str(selected[0]))
+        dtype = _dtype(selected[0])
         if dtype is None:
             raise SourceError(
                 f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not support"
@@ -389,6 +385,11 @@ def _argument(item: Any, precisions: Mapping[str, tuple[Any, ...]] | None = None
     if isinstance(item, (int, float)):
         return TunerArgument("i32" if isinstance(item, int) else "f32", None, item)
     raise SourceError(f"the script passes an argument that is neither an array nor a number: {item}")
+
+
+def _dtype(name: object) -> str | None:
+    """Return evokern's name of a type of NumPy, T1 or C; None if it is unknown."""
+    return _DTYPES.get(str(name)) or ELEMENT_TYPES.get(str(name))
 
 
 def _precisions(
@@ -403,13 +404,13 @@ def _precisions(
         name = str(item.get("precision", "")) if isinstance(item, Mapping) else ""
         if name not in parameters or name in found:
             continue
-        types = {value: DTYPES[str(value)] for value in parameters[name] if str(value) in DTYPES}
+        types = {value: dtype for value in parameters[name] if (dtype := _dtype(value))}
         if not types:
             raise SourceError(
                 f"no value of {name}, which TunablePrecision selects, is a type; use float, double or half"
             )
-        wanted = DTYPES.get(item["dtype"], "")
-        best = wanted if wanted in types.values() else max(types.values(), key=lambda dtype: int(dtype[1:]))
+        wanted = _dtype(item["dtype"])
+        best = wanted if wanted in types.values() else max(types.values(), key=lambda dtype: DTYPE_BYTES.get(dtype, 1))
         found[name] = tuple(value for value, dtype in types.items() if dtype == best)
         dropped = ", ".join(str(value) for value in parameters[name] if value not in found[name])
         if dropped:
