@@ -171,7 +171,8 @@ class _Builder:
         read = frozenset().union(*(names for _, names in self.rules.values()))
         for name in self.call.params:
             if name not in words and name not in read:
-                known = [m.name for m in self.source.macros if m.kind in ("required", "default", "undefined")]
+                kinds = {macro.name: macro.kind for macro in self.source.macros}
+                known = [w for w in sorted(words) if kinds.get(w, "used" if w.isupper() else "defined") != "defined"]
                 known = [one for one in known if one not in self.call.params] or sorted(read)
                 hint = suggestion(name, known)
                 raise UsageError(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from evokern.cuda_source.host import tree
-from evokern.cuda_source.host.text import MacroText, Preprocessor
+from evokern.cuda_source.host.text import Preprocessor
 from evokern.cuda_source.host.tree import Node
+from evokern.cuda_source.preprocessor import Definition
 
 _PARAMETERS = ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration")
 _TYPE_PARAMETERS = (
@@ -65,8 +66,7 @@ class HostProgram:
     structures: dict[str, Structure] = field(default_factory=dict)
     types: dict[str, Node] = field(default_factory=dict)
     constants: dict[str, Node] = field(default_factory=dict)
-    macros: dict[str, MacroText] = field(default_factory=dict)
-    ready: dict[str, str] = field(default_factory=dict)
+    macros: dict[str, Definition] = field(default_factory=dict)
 
     @property
     def all_functions(self) -> Iterator[FunctionNode]:
@@ -84,7 +84,7 @@ def read_program(texts: Mapping[str, str], truth: Callable[[str], int | None]) -
     """
     preprocessor = Preprocessor(texts, truth)
     preprocessor.run()
-    made = HostProgram(macros=preprocessor.macros, ready=preprocessor.ready)
+    made = HostProgram()
     for file, text in preprocessor.ready.items():
         _declarations(made, tree.parse(text), file, (), "")
     made.macros = {name: macro for name, macro in preprocessor.macros.items() if preprocessor.numeric(name)}

@@ -78,7 +78,7 @@ class TypeEvaluator(ABC):
     def _macro(self, name: str) -> Value:
         if self._depth > DEEPEST:
             return Name(name, "macro")
-        nodes = tree.expressions(self.program.macros[name].body)
+        nodes = tree.expressions(self.program.macros[name].value)
         value = self._deeper(lambda: self._evaluate(nodes[0], Frame(""))) if len(nodes) == 1 else None
         return Name(name, "macro", value if isinstance(value, int | float | Name | Arithmetic) else None)
 

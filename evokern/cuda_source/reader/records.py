@@ -99,9 +99,9 @@ class Macro:
     """Replacement as written; None if the file does not define the macro."""
     kind: str
     """``defined``; ``default`` (``#ifndef``/``#define``, can be set with ``-D``); ``required`` (``#ifndef``/
-    ``#error``); ``undefined`` (used but not defined)."""
+    ``#error``)."""
     line: int
-    """Line of the definition, or of the first use."""
+    """Line of the definition, or of the condition."""
     number: int | None = None
     """Value of an integer literal, which may have parentheses or a sign; else None."""
     function_like: bool = False
