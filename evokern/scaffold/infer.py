@@ -549,10 +549,13 @@ def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) 
     return DraftTensor(argument.name, argument.dtype, shape, "output" if written else "input", why)
 
 
-def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int) -> int:
-    """Return the number of elements of a drafted buffer for a problem."""
+def size_of(
+    tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int,
+    config: Mapping[str, int | str] | None = None,
+) -> int:  # fmt: skip
+    """Return the number of elements of a drafted buffer for a problem, and a configuration other than the default."""
     axes = (axis.replace(INDEX_LIMIT, str(limit)) for axis in tensor.shape)
-    return prod(plan.value(axis, plan.defaults, problem) for axis in axes)
+    return prod(plan.value(axis, plan.defaults if config is None else config, problem) for axis in axes)
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:

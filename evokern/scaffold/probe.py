@@ -95,11 +95,18 @@ class Run:
     """Whether the launch has too many threads, or takes too many instructions."""
     instructions: int = 0
     """Warp instructions that ran."""
+    exact: Mapping[str, int] = field(default_factory=dict)
+    """Buffer → its number of elements, if it was given."""
 
     @property
     def ok(self) -> bool:
         """Whether every thread completed."""
         return not self.why
+
+    @property
+    def fault(self) -> str:
+        """What the sanitizer found, in words; empty if it found nothing."""
+        return f"{self.finding.kind.replace('_', ' ')} at kernel.cu:{self.finding.line}" if self.finding else ""
 
 
 class Prober:
@@ -240,12 +247,10 @@ class Prober:
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         changed = {name: program.initial(name) for name in program.changed(memory)}
         large = result.over_limit or (not result.completed and finding is None)
-        if not keep:
-            return Run(touches, why, finding, changed=changed, too_large=large, instructions=result.warp_instructions)
-        contents = {name: buffer.read() for name, buffer in buffers.items()}
+        contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         dtypes = {argument.name: argument.dtype for argument in plan.arguments}
-        written = {name: footprint.of(buffer, DTYPE_BYTES[dtypes[name]])[1] for name, buffer in buffers.items()}
-        return Run(touches, why, finding, contents, written, changed, large)
+        wrote = {n: footprint.of(b, DTYPE_BYTES[dtypes[n]])[1] for n, b in buffers.items()} if keep else {}
+        return Run(touches, why, finding, contents, wrote, changed, large, result.warp_instructions, exact or {})
 
 
 _UNTOUCHED = Touch(0, 0, 0, False)

@@ -13,10 +13,9 @@ import numpy as np
 from evokern.declaration.header.text import NAMESPACE
 from evokern.errors import EvokernError
 from evokern.scaffold.genes.stated_rules import holds, with_rules
-from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run
-from evokern.scaffold.problems import LIMIT, multiples
+from evokern.scaffold.problems import checked, multiples
 
 _KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
 _ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
@@ -87,10 +86,9 @@ class _Confirmation:
 
     def _run(self, plan: Plan, problem: Mapping[str, int]) -> Run:
         try:
-            exact = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in self.tensors}
+            return checked(self.prober, plan, self.tensors, problem, keep=True)
         except (EvokernError, ArithmeticError, AttributeError) as error:
             return Run({}, str(error))
-        return self.prober.run(plan, problem, limit=LIMIT, exact=exact, keep=True, sanitize=True)
 
 
 def with_numbers(tensors: Sequence[DraftTensor], fixed: Sequence[DraftGene]) -> tuple[DraftTensor, ...]:

@@ -17,8 +17,8 @@ from evokern.errors import SourceError
 from evokern.scaffold.draft import Draft
 from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftTensor, Plan
-from evokern.scaffold.probe import Prober, Run
-from evokern.scaffold.problems import LIMIT, tile_units
+from evokern.scaffold.probe import Prober
+from evokern.scaffold.problems import LIMIT, checked, tile_units, writes_outputs
 from evokern.scaffold.reading import DRAFTED_FOR
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerArgument, TunerRequest
@@ -81,7 +81,7 @@ def _with_short_blocks(made: Draft) -> Draft:
     free = [field.name for field in plan.fields if not field.choices]
     together = made.finish or any(tensor.role in ("inout", "workspace") for tensor in made.tensors)
     while free and not made.compile_error:
-        sizes = {tensor.name: _size_at(tensor, plan, problem, plan.defaults) for tensor in made.tensors}
+        sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in made.tensors}
         run = Prober(made.source, DRAFTED_FOR).run(plan, problem, limit=1, exact=sizes, blocks=1)
         largest = max(free, key=problem.__getitem__)
         most = WHOLE_INSTRUCTIONS if together else float("inf")
@@ -181,7 +181,7 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
         for name in [name for name in tiles if sizes[name] > 1]:
             tail = {**problem, name: problem[name] - sizes[name] // 2}
             if _permitted(plan, tail, config) and not _clean(prober, made, tail, config):
-                why = _finding(prober, made, tail, config) or "elements stay unwritten"
+                why = checked(prober, plan, made.tensors, tail, config).fault or "elements stay unwritten"
                 yield from _tile_rules(name, tiles.pop(name), f"else {why}")
     for name, units in tiles.items():
         if any(re.fullmatch(rf"p\.{name}\b[^()+]* // [^()+]*", text) for text in plan.grid):
@@ -412,31 +412,14 @@ def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapp
     """
     if not _permitted(made.plan, problem, config):
         return False
-    sizes, run = _sanitized(prober, made, problem, config)
+    run = checked(prober, made.plan, made.tensors, problem, config)
     if run.finding is None and not run.ok:
         return "cannot be run" in run.why or "did not end" not in run.why
-    return run.ok and all(run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output")
+    return writes_outputs(run, made.tensors)
 
 
 def _permitted(plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
     return all(plan.value(text, config, problem) for _, text, _ in plan.constraints)
-
-
-def _finding(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> str:
-    """Return what the sanitizer finds in words; empty if it finds nothing."""
-    finding = _sanitized(prober, made, problem, config)[1].finding
-    return f"{finding.kind.replace('_', ' ')} at kernel.cu:{finding.line}" if finding else ""
-
-
-def _sanitized(
-    prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]
-) -> tuple[dict[str, int], Run]:
-    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
-    return sizes, prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
-
-
-def _size_at(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> int:
-    return prod(plan.value(axis.replace("INDEX_LIMIT", str(LIMIT)), config, problem) for axis in tensor.shape)
 
 
 def _with_golden(made: Draft, request: TunerRequest, given: Mapping[str, TunerArgument]) -> Draft:
