@@ -51,6 +51,7 @@ from evokern.cuda_source.host.values import (
     is_long,
     number,
     operation,
+    product_of,
     text_of,
     whole,
 )
@@ -351,10 +352,7 @@ class CallEvaluator(ExpressionEvaluator):
             return buffer.elements if buffer.elements is not None else Name(f"{buffer.name}.size()", "unknown")
         if word in ("numel", "nelement"):
             if buffer.shape is not None:
-                total: Expr = 1
-                for one in buffer.shape:
-                    total = operation("*", total, one)
-                return total
+                return product_of(buffer.shape)
             return Name(f"{buffer.name}.numel()", "extent")
         if word == "stride":
             return Name(f"{buffer.name}.stride({', '.join(map(text_of, map(as_expr, given)))})", "extent")
