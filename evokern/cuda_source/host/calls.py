@@ -39,7 +39,7 @@ from evokern.cuda_source.host.known_functions import (
     known_call,
     tensor_call,
 )
-from evokern.cuda_source.host.program import FunctionNode, ParameterNode, function_parameters
+from evokern.cuda_source.host.program import FunctionNode, ParameterNode, function_parameters, itself
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import (
@@ -69,21 +69,15 @@ class CallEvaluator(ExpressionEvaluator):
         if TENSOR.search(bare):
             return HostBuffer(one.name, "tensor")
         if bare.endswith("*"):
-            return Pointer(
-                HostBuffer(one.name, "parameter", dtype=bare.rstrip("*")), self._type_text(bare.rstrip("*"), frame)
-            )
+            kind = bare.rstrip("*")
+            return Pointer(HostBuffer(one.name, "parameter", dtype=kind), self._type_text(kind, frame))
         if bare == "dim3":
-            parts = [Name(f"{one.name}.{axis}", "parameter", scope=frame.function) for axis in "xyz"]
-            return Dim3(*parts)
+            return Dim3(*(Name(f"{one.name}.{axis}", "parameter", scope=frame.function) for axis in "xyz"))
         if CONTAINER.search(bare.partition("<")[0]):
             inner = bare.partition("<")[2].rpartition(">")[0]
             if not TENSOR.search(inner):
-                return HostBuffer(
-                    one.name,
-                    "host",
-                    elements=Name(f"{one.name}.size()", "parameter", scope=frame.function),
-                    dtype=inner,
-                )
+                elements = Name(f"{one.name}.size()", "parameter", scope=frame.function)
+                return HostBuffer(one.name, "host", elements=elements, dtype=inner)
         default = integer(tree.text(one.default)) if one.default is not None else None
         return Name(one.name, "parameter", default, scope=frame.function)
 
@@ -100,13 +94,10 @@ class CallEvaluator(ExpressionEvaluator):
         if function.structure in self.program.structures:
             frame.structure = TypeName(function.structure)
         for at, one in enumerate(function.parameters):
-            value = (
-                given[at]
-                if at < len(given)
-                else self._evaluate(one.default, frame)
-                if one.default
-                else self._parameter(one, frame)
-            )
+            if at < len(given):
+                value = given[at]
+            else:
+                value = self._evaluate(one.default, frame) if one.default else self._parameter(one, frame)
             if one.type.removeprefix("const ").rstrip("&") in REAL_TYPES and isinstance(value, int | Name | Arithmetic):
                 value = operation("real", value)
             elif isinstance(value, float) and not one.type.endswith(("float", "double")):
@@ -148,9 +139,7 @@ class CallEvaluator(ExpressionEvaluator):
                     self._type(one.default, frame) if one.type == "typename" else self._evaluate(one.default, frame)
                 )
             else:
-                frame.templates[one.name] = (
-                    TypeName(one.name) if one.type == "typename" else Name(one.name, "template", scope=function.name)
-                )
+                frame.templates[one.name] = itself(one, function.name)
 
     def _deduced(self, name: str, parameters: Sequence[ParameterNode], given: Sequence[Value]) -> Value:
         """Return the template argument that the compiler deduces from the arguments; None if it is unknown."""
@@ -229,13 +218,14 @@ class CallEvaluator(ExpressionEvaluator):
         if function is not None and not function.kernel and function not in self._busy and len(self._busy) < DEEPEST:
             template = target.template if isinstance(target, FunctionValue) else ()
             return self._call_function(function, given, template, nodes, frame)
+        self._call_closures(given, frame)
+        made = tensor_call(bare, name, given, node)
+        return made if made is not None else Arithmetic(f"call {name}", tuple(map(as_expr, given)))
+
+    def _call_closures(self, given: Sequence[Value], frame: Frame) -> None:
         for one in given:
             if isinstance(one, Closure):
                 self._call_closure(one, [], [], frame)
-        made = tensor_call(bare, name, given, node)
-        if made is not None:
-            return made
-        return Arithmetic(f"call {name}", tuple(as_expr(one) for one in given))
 
     def _function(self, name: str, count: int) -> FunctionNode | None:
         """Return the function with a name that takes a number of arguments."""
@@ -266,12 +256,8 @@ class CallEvaluator(ExpressionEvaluator):
         text = " ".join(
             tree.text(one) for one, value in zip(nodes, given, strict=True) if not isinstance(value, Closure)
         )
-        named = re.findall(r"(?:ScalarType::|\bk)(\w+)", text) + re.findall(r"(?<=_)(HALF|BFLOAT16)", name)
-        types += [
-            TORCH_TYPES[{"HALF": "Half", "BFLOAT16": "BFloat16"}.get(one, one)]
-            for one in named
-            if {"HALF": "Half", "BFLOAT16": "BFloat16"}.get(one, one) in TORCH_TYPES
-        ]
+        named = re.findall(r"(?:ScalarType::|\bk)(\w+)|(?<=_)(HALF|BFLOAT16)", f"{text} {name}")
+        types += [TORCH_TYPES[one or other] for one, other in named if (one or other) in TORCH_TYPES]
         for one in given:
             if isinstance(one, Closure):
                 self._types = {**self._types, "scalar_t": tuple(dict.fromkeys(types or ["float"]))}
@@ -324,9 +310,7 @@ class CallEvaluator(ExpressionEvaluator):
             return len(base.items)
         if isinstance(base, Sizes) and word == "size":
             return self._rank(base.buffer)
-        for one in given:
-            if isinstance(one, Closure):
-                self._call_closure(one, [], [], frame)
+        self._call_closures(given, frame)
         candidates = [f for f in self.program.functions.get(word, ()) if f.structure and "<<<" in f.words]
         target = candidates[0] if len(candidates) == 1 else None
         if target is not None and target not in self._busy and len(self._busy) < DEEPEST:
@@ -367,23 +351,17 @@ class CallEvaluator(ExpressionEvaluator):
             buffer.elements = as_expr(given[0])
             return None
         if word in ("view", "reshape", "view_as", "flatten", "expand") and buffer.kind == "tensor":
-            shape = given[0].items if len(given) == 1 and isinstance(given[0], ListValue) else given
-            exprs = tuple(as_expr(one) for one in shape)
-            if word in ("view", "reshape") and -1 not in exprs and exprs:
-                return replace(buffer, shape=exprs)
-            return replace(buffer, shape=None)
+            listed = given[0].items if len(given) == 1 and isinstance(given[0], ListValue) else given
+            exprs = tuple(map(as_expr, listed))
+            whole = word in ("view", "reshape") and -1 not in exprs and exprs
+            return replace(buffer, shape=exprs if whole else None)
         if word in ("transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "narrow", "index_select"):
             return replace(buffer, shape=None, name=f"{buffer.name}.{word}")
         if word in SAME_TENSOR:
             return buffer
         if word in ("new_empty", "new_zeros", "new_full", "new_ones") and given and isinstance(given[0], ListValue):
-            return HostBuffer(
-                "",
-                "tensor",
-                tree.line(node),
-                shape=tuple(map(as_expr, given[0].items)),
-                dtype=buffer.dtype,
-            )
+            shape = tuple(map(as_expr, given[0].items))
+            return HostBuffer("", "tensor", tree.line(node), shape=shape, dtype=buffer.dtype)
         return NOTHING
 
     def _runtime(self, name: str, given: list[Value], nodes: list[Node], node: Node, frame: Frame) -> Value:
@@ -465,22 +443,15 @@ class CallEvaluator(ExpressionEvaluator):
         self.launches.append(HostLaunch(
             kernel=name, template=tuple(template), grid=extents[0], block=extents[1],
             shared=0 if isinstance(shared, Name) and shared.text in ("nullptr", "NULL") else shared,
-            cluster=cluster_of(frame), arguments=tuple(arguments), function=self._owner_name(frame),
+            cluster=cluster_of(frame), arguments=tuple(arguments), function=frame.outermost.function,
             root=self.root.name, line=tree.line(node), file=self._file, conditions=tuple(self._conditions),
             requirements=(*self._checks, *self._guards), bindings=self._bindings(frame), given=dict(frame.given),
             types=dict(self._types),
         ))  # fmt: skip
 
-    def _owner_name(self, frame: Frame) -> str:
-        while frame.parent is not None:
-            frame = frame.parent
-        return frame.function
-
     def _bindings(self, frame: Frame) -> dict[str, Any]:
-        while frame.parent is not None:
-            frame = frame.parent
         found: dict[str, Any] = {}
-        for name, value in frame.templates.items():
+        for name, value in frame.outermost.templates.items():
             found[name] = value
             if isinstance(value, TypeName) and (structure := self.program.structures.get(value.name)):
                 found |= {p.name: v for p, v in zip(structure.template, value.arguments, strict=False)}

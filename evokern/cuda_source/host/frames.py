@@ -64,6 +64,18 @@ class Frame:
     parent: Frame | None = None
     returned: list[tuple[tuple[Expr, ...], Value]] = field(default_factory=list)
 
+    @property
+    def chain(self) -> Iterator[Frame]:
+        """Yield the frame and the frames around it."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.chain
+
+    @property
+    def outermost(self) -> Frame:
+        """The frame of the function that contains a lambda."""
+        return self if self.parent is None else self.parent.outermost
+
 
 class StepsError(Exception):
     """The function takes too many steps."""
@@ -119,12 +131,7 @@ def merge(condition: Expr, first: Value, second: Value) -> Value:
 
 def owner_of(frame: Frame, name: str) -> Frame:
     """Return the frame that declares a variable."""
-    scope: Frame | None = frame
-    while scope is not None:
-        if name in scope.variables:
-            return scope
-        scope = scope.parent
-    return frame
+    return next((scope for scope in frame.chain if name in scope.variables), frame)
 
 
 def as_expr(value: Value, text: str = "") -> Expr:
@@ -175,14 +182,8 @@ def argument_list(value: Value) -> list[Value]:
 
 def cluster_of(frame: Frame) -> Dim3 | None:
     """Return the cluster that a launch attribute in the frame sets."""
-    scope: Frame | None = frame
-    while scope is not None:
-        found = {
-            path[-1]: as_expr(value)
-            for path, value in scope.variables.items()
-            if re.search(r"clusterDim\.[xyz]$", path)
-        }
-        if found:
-            return Dim3(**found)
-        scope = scope.parent
+    for scope in frame.chain:
+        set_ = {path[-1]: as_expr(v) for path, v in scope.variables.items() if re.search(r"clusterDim\.[xyz]$", path)}
+        if set_:
+            return Dim3(**set_)
     return None

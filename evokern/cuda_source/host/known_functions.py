@@ -32,8 +32,11 @@ DISPATCH = {
     "FLOATING_TYPES": ("float", "double"), "ALL_TYPES": ("float", "double", "int32_t", "int64_t"),
     "INTEGRAL_TYPES": ("int32_t", "int64_t"), "INDEX_TYPES": ("int32_t", "int64_t"),
 }  # fmt: skip
-TORCH_TYPES = {"Half": "at::Half", "BFloat16": "at::BFloat16", "Float": "float", "Double": "double", "Int": "int32_t",
-                "Long": "int64_t", "Byte": "uint8_t", "Char": "int8_t", "Bool": "bool", "Short": "int16_t"}  # fmt: skip
+TORCH_TYPES = {
+    "Half": "at::Half", "BFloat16": "at::BFloat16", "HALF": "at::Half", "BFLOAT16": "at::BFloat16", "Float": "float",
+    "Double": "double", "Int": "int32_t", "Long": "int64_t", "Byte": "uint8_t", "Char": "int8_t", "Bool": "bool",
+    "Short": "int16_t",
+}  # fmt: skip
 
 
 def base_real(kind: str) -> bool:
@@ -72,14 +75,8 @@ def tensor_call(name: str, written: str, given: Sequence[Value], node: Node) -> 
     like = next((one for one in given if isinstance(one, HostBuffer)), None)
     dtype = TORCH_TYPES.get(kind[1], "") if kind else ""
     if name.endswith("_like") and like is not None:
-        return replace(
-            like,
-            name="",
-            line=tree.line(node),
-            dtype=dtype or like.dtype,
-            labels={},
-            like=like.like or like.name,
-        )
+        same = like.like or like.name
+        return replace(like, name="", line=tree.line(node), dtype=dtype or like.dtype, labels={}, like=same)
     if name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint") and given:
         shape = given[0]
         extents = tuple(map(as_expr, shape.items)) if isinstance(shape, ListValue) else None

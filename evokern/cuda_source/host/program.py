@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.text import Preprocessor
 from evokern.cuda_source.host.tree import Node
+from evokern.cuda_source.host.values import Name, TypeName
 from evokern.cuda_source.preprocessor import Definition
 
 _PARAMETERS = ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration")
@@ -25,6 +26,12 @@ class ParameterNode:
     type: str
     """Type as written, with `*` and `&`; `typename` for a template parameter that is a type."""
     default: Node | None
+
+
+def itself(parameter: ParameterNode, scope: str) -> TypeName | Name:
+    """Return the value of a template parameter that stands for itself."""
+    is_type = parameter.type == "typename"
+    return TypeName(parameter.name) if is_type else Name(parameter.name, "template", scope=scope)
 
 
 @dataclass(frozen=True, eq=False)
