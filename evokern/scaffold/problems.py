@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
-from evokern.scaffold.infer import INDEX_LIMIT, LEVELS, Evidence, obeys, problems_at, size_of
+from evokern.scaffold.buffers import size_of
+from evokern.scaffold.evidence import INDEX_LIMIT, LEVELS, Evidence, obeys, problems_at
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run
 

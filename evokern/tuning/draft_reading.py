@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evokern.declaration.as_data.declared import Passing
 from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS
 from evokern.errors import UsageError
-from evokern.scaffold.infer import INDEX_LIMIT
+from evokern.scaffold.evidence import INDEX_LIMIT
 from evokern.scaffold.plan import DraftTensor, Plan, whole
 from evokern.scaffold.probe import CONSTANT, MOST_STATED, Prober, Run, contents_of
 from evokern.scaffold.problems import LIMIT

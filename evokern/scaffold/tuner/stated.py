@@ -14,8 +14,8 @@ from evokern.cuda_source import KernelFunction
 from evokern.declaration.as_data.golden import OUTPUT
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.errors import SourceError
+from evokern.scaffold.buffers import size_of
 from evokern.scaffold.draft import Draft
-from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.problems import LIMIT, checked, tile_units, writes_outputs
