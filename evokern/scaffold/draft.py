@@ -20,10 +20,12 @@ from evokern.scaffold.genes.confirm import confirm_genes, with_numbers, without_
 from evokern.scaffold.infer import find_level_and_grid, with_leading_extents, with_read_constants
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftGene, DraftTensor, Plan, unused_name, without_fields
 from evokern.scaffold.probe import LATER_ONLY, Prober, Run
-from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
+from evokern.scaffold.problems import checked, clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, read_kernel
 from evokern.simt import Finding
+from evokern.simt.sanitizer.findings import ERROR, HINTS
 
+_RACES = ("shared_race", "global_race")
 _WRITABLE = re.compile(
     r"^[ \t]*(?:static\s+)?__device__\s+(?!const\b|constexpr\b|__)(?:[\w:<>]+[\s*]+)+?(\w+)\s*"
     r"(?:\[[^\]]*\]\s*)*(?:=[^;]*)?;",
@@ -198,7 +200,7 @@ def _from_reading(reading: KernelReading, known_launch: bool) -> Draft:
         unread=tuple(f.name for f in plan.fields if f.default is None and f.name not in reading.literals),
         launch_from=reading.launch_line,
         launch_guess="" if reading.launch_line else f"{_SMALLEST}; {reading.unread}",
-        faults=_excess_faults(prober, plan, found, tensors, small),
+        faults=(*_excess_faults(prober, plan, found, tensors, small), *_own_races(prober, plan, tensors, small)),
         notes=tuple(notes),
         state={name: data for run in found.runs for name, data in run.changed.items()},
     )
@@ -230,6 +232,22 @@ def _excess_faults(
         made.append(f"{place}: out of bounds: {name} has {elements} elements ({stated.where}), and the kernel accesses "
                     "elements beyond them; correct the check, or the size in kernel.py")  # fmt: skip
     return tuple(made)
+
+
+def _own_races(
+    prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], small: Sequence[Mapping[str, int]]
+) -> Iterator[str]:
+    """Yield a sentence about the first race of the file's own values, which no value of a gene causes."""
+    for problem in small:
+        run = checked(prober, plan, tensors, problem)
+        found = run.finding
+        if run.ok:
+            return
+        if found and found.kind in _RACES and found.level == ERROR:
+            sizes = " ".join(f"{name}={value}" for name, value in problem.items())
+            what = f"{found.kind.replace('_', ' ')} with the file's own values at {sizes}"
+            yield f"{found.file or 'kernel.cu'}:{found.line}: {what}: {HINTS[found.kind].rstrip('.')}"
+            return
 
 
 def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:

@@ -27,7 +27,8 @@ def confirm_genes(
 ) -> tuple[Plan, tuple[DraftGene, ...]]:
     """Drop values for which the kernel fails or computes something else.
 
-    A value that the file states is kept, and the draft says what the run shows.
+    A value that the file states is kept, and the draft says what the run shows. A finding that the file's own values
+    have too says nothing about a value.
 
     Args:
         prober: runs the kernel.
@@ -76,13 +77,13 @@ class _Confirmation:
         sizes = {name: -(-number // units[name]) * units[name] for name, number in self.problem.items()}
         if not all(holds(plan, text, config, sizes) for _, text, _ in plan.constraints):
             return ""  # other genes must change too
-        run = self._run(changed, sizes)
-        if not run.ok:
-            return run.why
-        key = tuple(sizes.items())
+        run, key = self._run(changed, sizes), tuple(sizes.items())
         if key not in self.base:
             self.base[key] = self._run(plan, sizes)
-        return "the results differ" if self.base[key].ok and not _agree(self.base[key], run, self.tensors) else ""
+        base = self.base[key]
+        if not run.ok:
+            return "" if base.finding and run.finding and base.finding.kind == run.finding.kind else run.why
+        return "the results differ" if base.ok and not _agree(base, run, self.tensors) else ""
 
     def _run(self, plan: Plan, problem: Mapping[str, int]) -> Run:
         try:
