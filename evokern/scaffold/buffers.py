@@ -126,8 +126,16 @@ def size_of(
     config: Mapping[str, int | str] | None = None,
 ) -> int:  # fmt: skip
     """Return the number of elements of a drafted buffer for a problem, and a configuration other than the default."""
+    return prod(shape_of(tensor, plan, problem, limit, config))
+
+
+def shape_of(
+    tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int,
+    config: Mapping[str, int | str] | None = None,
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the extents of a drafted buffer."""
     axes = (axis.replace(INDEX_LIMIT, str(limit)) for axis in tensor.shape)
-    return prod(plan.value(axis, plan.defaults if config is None else config, problem) for axis in axes)
+    return tuple(plan.value(axis, plan.defaults if config is None else config, problem) for axis in axes)
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:

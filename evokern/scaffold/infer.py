@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
 from math import prod
@@ -123,7 +123,9 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
     """Find a grid that explains every buffer, preferably the one with the fewest blocks that writes everything."""
     best: tuple[tuple[object, ...], Plan, Evidence] | None = None
     # Use small blocks, so that a grid over the wrong field cannot cover the buffer with a single block.
-    small = {**plan.defaults, **dict.fromkeys(_block_genes(plan), 32 if len(plan.block) < 2 else 8)}
+    least = 32 if len(plan.block) < 2 else 8
+    small = plan.defaults
+    small |= {gene.name: least for gene in plan.genes if gene.doc == BLOCK_DOC and f"c.{gene.name}" in plan.block}
     for level in (1, 32, 128, *levels(plan)[len(LEVELS) :]):
         for group in _grids(plan):
             for grid in group:
@@ -153,10 +155,11 @@ def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:
     A later group is tried only if no grid of an earlier group is usable.
     """
     fields = [f"p.{field.name}" for field in plan.fields]
-    products = [" * ".join(names) for size in range(1, len(fields) + 1) for names in _runs(fields, size)]
+    count = len(fields)
+    products = [" * ".join(fields[at : at + size]) for size in range(1, count + 1) for at in range(count - size + 1)]
     genes = [f"c.{gene.name}" for gene in plan.genes if isinstance(gene.default, int) and gene.default > 1]
     if len(plan.block) < 2:
-        block = _product(plan.block)
+        (block,) = plan.block
         wide = [f"({block} * {more})" for more in (*(gene for gene in genes if gene not in block), 2, 4, 8)]
         yield [(f"ceil_div({amount}, {unit})",) for amount in fields for unit in (block, *wide)]
         for amount in products[len(fields) :]:
@@ -168,23 +171,9 @@ def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:
     for extent in plan.block:
         units = [extent, *(gene for gene in genes if gene != extent)][:4]
         choices.append([f"ceil_div({name}, {unit})" for name in fields for unit in units if unit != "1"] + fields)
-    yield [chosen for chosen in product(*choices) if len(fields) == 1 or len(set(map(_field, chosen))) == len(chosen)]
-
-
-def _block_genes(plan: Plan) -> list[str]:
-    """Return the genes that only set an extent of the block."""
-    named = {f"c.{gene.name}" for gene in plan.genes if gene.doc == BLOCK_DOC}
-    return [text.removeprefix("c.") for text in plan.block if text in named]
-
-
-def _field(text: str) -> str:
-    return text.partition("p.")[2].partition(",")[0]
-
-
-def _runs(fields: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
-    for start in range(len(fields) - size + 1):
-        yield tuple(fields[start : start + size])
-
-
-def _product(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
+    divided = [{text: text.partition("p.")[2].partition(",")[0] for text in texts} for texts in choices]
+    yield [
+        chosen
+        for chosen in product(*choices)
+        if len(fields) == 1 or len({one[text] for one, text in zip(divided, chosen, strict=True)}) == len(chosen)
+    ]

@@ -283,29 +283,30 @@ def contents_of(argument: DraftArgument, elements: int, limit: int, seed: int, m
     return np.resize(_drawn(argument.dtype, limit, seed)[:elements], elements)
 
 
+def numpy_type(dtype: str) -> str:
+    """Return NumPy's type of a buffer's elements, or of their bits if NumPy lacks the type."""
+    if whole(dtype):
+        return f"{'i' if dtype[0] == 'i' else 'u'}{DTYPE_BYTES[dtype]}"
+    return {"f64": "f8", "f32": "f4", "f16": "f2", "bf16": "u2"}.get(dtype, "u1")
+
+
 @functools.lru_cache(maxsize=32)  # hundreds of runs of a search for a grid use the same contents
 def _drawn(dtype: str, limit: int, seed: int) -> Any:
-    width = DTYPE_BYTES[dtype]
     rng = np.random.default_rng(seed)
     if whole(dtype):
-        signed = "i" if dtype[0] == "i" else "u"
         # The largest integer comes early, so that small problems read it too.
-        return (limit - 1 - np.arange(FILLED) * 7 % limit).astype(f"{signed}{width}")
-    if width >= 4:
-        return rng.standard_normal(FILLED).astype(f"f{width}")
+        return (limit - 1 - np.arange(FILLED) * 7 % limit).astype(numpy_type(dtype))
     if dtype == "bf16":
         return (rng.standard_normal(FILLED).astype("f4").view("u4") >> 16).astype("u2")
-    if dtype == "f16":
-        return rng.standard_normal(FILLED).astype("f2")
+    if dtype in ("f64", "f32", "f16"):
+        return rng.standard_normal(FILLED).astype(numpy_type(dtype))
     return rng.integers(0, 0x40, FILLED).astype("u1")  # small positive numbers of both 8-bit formats
 
 
 def _scalar(dtype: str, value: float) -> Any:
-    kinds = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?"}
-    kind = kinds.get(dtype) or dtype[0] + str(DTYPE_BYTES[dtype])
     if dtype == "bf16":
         return (np.array([value], "f4").view("u4") >> 16).astype("u2")[0]
-    return np.dtype(kind).type(value)
+    return np.dtype("?" if dtype == "bool" else numpy_type(dtype)).type(value)
 
 
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int, lanes: int = 1) -> Touch:

@@ -20,25 +20,20 @@ _INTEGER_TYPES = frozenset(("int", "unsigned", "long", "short", "char", "bool", 
 
 def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
     """Yield the ``__global__`` functions defined in a file."""
-    for leaf in _functions(unit.leaves):
-        if (
-            leaf.body is None
-            or not leaf.names
-            or not leaf.parameters
-            or "__global__" not in host_code.marks.get(id(leaf), ())
-        ):
+    for leaf in unit.leaves:
+        defined = leaf.kind in ("function", "call") and leaf.body is not None and leaf.names and leaf.parameters
+        if not defined or not leaf.parameters or "__global__" not in host_code.marks.get(id(leaf), ()):
             continue
         explicit = leaf.template is not None and leaf.template[1] == leaf.template[0] + 1  # template <> ... k<64>(...)
         if explicit:
             continue
-        first, last = leaf.parameters
         yield KernelFunction(
             name=leaf.names[0],
             namespace=leaf.namespace,
             parameters=tuple(
                 _parameter(unit, host_code, *part)
-                for part in unit.stream.split_commas(first + 1, last - 1)
-                if _is_real(unit, part)
+                for part in unit.arguments(leaf.parameters[0])
+                if unit.stream.source(*part) != "void"
             ),
             template=tuple(_template_parameters(unit, leaf)),
             extern_c=leaf.extern_c or _brings_linkage(unit, leaf),
@@ -48,14 +43,6 @@ def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
             file=unit.name,
             obstacle=host_code.obstacles.get(id(leaf), ""),
         )
-
-
-def _functions(leaves: tuple[CppDeclaration, ...]) -> Iterator[CppDeclaration]:
-    yield from (leaf for leaf in leaves if leaf.kind in ("function", "call"))
-
-
-def _is_real(unit: SourceFile, part: tuple[int, int]) -> bool:
-    return part[1] >= part[0] and unit.stream.source(*part) != "void"
 
 
 def _brings_linkage(unit: SourceFile, leaf: CppDeclaration) -> bool:
@@ -93,7 +80,7 @@ def _template_parameters(unit: SourceFile, leaf: CppDeclaration) -> Iterator[Tem
     if leaf.template is None:
         return
     tokens = unit.stream.tokens
-    for first, last in _split_template(unit, leaf.template[0] + 1, leaf.template[1] - 1):
+    for first, last in unit.stream.split_commas(leaf.template[0] + 1, leaf.template[1] - 1):
         equals = next((i for i in range(first, last + 1) if tokens[i].text == "="), last + 1)
         named = tokens[equals - 1].kind == "word" and equals - 1 > first
         end = equals - 2 if named else equals - 1
@@ -102,10 +89,6 @@ def _template_parameters(unit: SourceFile, leaf: CppDeclaration) -> Iterator[Tem
             name=tokens[equals - 1].text if named else "",
             default=unit.stream.source(equals + 1, last) if equals < last else None,
         )
-
-
-def _split_template(unit: SourceFile, first: int, last: int) -> list[tuple[int, int]]:
-    return [part for part in unit.stream.split_commas(first, last) if part[1] >= part[0]]
 
 
 def _attribute(unit: SourceFile, leaf: CppDeclaration, name: str) -> tuple[str, ...]:

@@ -209,7 +209,9 @@ def _with_headers(
             own = [place.parent] if place and directive.quoted else []
             device = known_headers.is_device_header(directive.name)
             replaced = device or known_headers.is_host_part(directive.name)
-            header = None if replaced else _locate(directive.name, [*own, *include_dirs])
+            header = (
+                None if replaced else next(filter(is_file, (d / directive.name for d in (*own, *include_dirs))), None)
+            )
             if directive.name in texts:
                 status = "local"
                 if directive.name not in units:
@@ -232,10 +234,6 @@ def _with_headers(
                     )
             found.append(Include(directive.name, directive.quoted, status, unit.line(directive.index), name))
     return units, tuple(found)
-
-
-def _locate(name: str, directories: list[Path]) -> Path | None:
-    return next((d / name for d in directories if is_file(d / name)), None)
 
 
 def _remove_host_code(

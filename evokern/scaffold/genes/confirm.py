@@ -14,10 +14,9 @@ from evokern.declaration.header.text import NAMESPACE
 from evokern.errors import EvokernError
 from evokern.scaffold.genes.stated_rules import holds, with_rules
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
-from evokern.scaffold.probe import Prober, Run
+from evokern.scaffold.probe import Prober, Run, numpy_type
 from evokern.scaffold.problems import checked, multiples
 
-_KINDS = {"f32": "f4", "f64": "f8", "f16": "f2"}
 _ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
 """Difference between two ways of rounding, relative to the largest element."""
 
@@ -137,7 +136,5 @@ def _agree(one: Run, other: Run, tensors: Sequence[DraftTensor]) -> bool:
 
 
 def _numbers(data: Any, dtype: str) -> Any:
-    raw = np.frombuffer(bytes(data), np.uint8)
-    if dtype == "bf16":
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return raw.view(_KINDS.get(dtype, "u1")).astype(np.float64)
+    raw = np.frombuffer(bytes(data), numpy_type(dtype))
+    return (raw.astype(np.uint32) << 16).view(np.float32) if dtype == "bf16" else raw.astype(np.float64)

@@ -118,17 +118,15 @@ def find_tunables(
         if gene.as_ == "constexpr" and number.constant is not None:
             edits.append((*number.constant, f"{NAMESPACE}::{number.name}"))
         genes.append(gene)
-    genes += [_required(macro.name) for macro in source.macros if macro.kind == "required" and macro.name in uses.names]
+    unknown = "the file contains no value; list the possible values"
+    needed = [macro.name for macro in source.macros if macro.kind == "required" and macro.name in uses.names]
+    genes += [DraftGene(name, (1,), 1, unknown) for name in needed]
     names = {number.name: str(number.value) for number in numbers.values()}
     names |= {gene.name: f"c.{gene.name}" for gene in genes} | {name: f"p.{name}" for name in sizes}
     for name, body in uses.bodies.items():
         if name not in names and (made := translated(body, names, uses.bodies)):
             names[name] = f"({made})" if re.search(r"\W", made.strip("()").replace(".", "")) else made
     return Tunables(tuple(genes), sizes, settings, names, tuple(edits))
-
-
-def _required(name: str) -> DraftGene:
-    return DraftGene(name, (1,), 1, "the file contains no value; list the possible values")
 
 
 def _macros(source: CudaSource, text: str, uses: DeviceUses) -> Iterator[Number]:

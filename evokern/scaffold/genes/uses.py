@@ -129,7 +129,8 @@ def _kind(node: Node) -> tuple[str, int | None]:
             return "assertion", None
         if above.type == "launch_bounds":
             return "launch", None
-        if above.type == "array_declarator" and (size := tree.field(above, "size")) and _contains(size, node):
+        size = tree.field(above, "size") if above.type == "array_declarator" else None
+        if size is not None and size.start_byte <= node.start_byte and node.end_byte <= size.end_byte:
             return "extent", None
         above = above.parent
     return ("bound", None) if compared else ("other", None)
@@ -148,7 +149,3 @@ def _in_directive(node: Node) -> bool:
     while above is not None and above.type in ("binary_expression", "parenthesized_expression", "unary_expression"):
         above = above.parent
     return above is not None and above.type in ("preproc_if", "preproc_elif")
-
-
-def _contains(outer: Node, inner: Node) -> bool:
-    return outer.start_byte <= inner.start_byte and inner.end_byte <= outer.end_byte

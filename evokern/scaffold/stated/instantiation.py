@@ -213,7 +213,9 @@ class Instantiation:
         if not found:
             return False
         host, numbers = max(found.items(), key=lambda item: len(item[1]))
-        self._add_field(parameter.name, tuple(dict.fromkeys(numbers)), (host, *_names(value)))
+        self._add_field(
+            parameter.name, tuple(dict.fromkeys(numbers)), (host, value) if isinstance(value, Name) else (host,)
+        )
         return True
 
     def _same_name(self, value: Expr, parameter: TemplateParameter) -> bool:
@@ -236,10 +238,6 @@ class Instantiation:
         self.fields[text] = DraftField(text, choices=choices, default=choices[0])
         self.hosts[text] = hosts
         self.names[name] = f"p.{text}"
-
-
-def _names(value: Expr) -> tuple[Name, ...]:
-    return (value,) if isinstance(value, Name) else ()
 
 
 def _whole(value: object) -> int | None:

@@ -97,7 +97,7 @@ def _draft(request: TunerRequest) -> Draft:
         launch_from="the tuner",
         reference=cpu_function(source, function.name),
         expected=request.expected,
-        notes=(*made.notes, *request.notes, *_dropped_options(request), *_untranslated(request)),
+        notes=(*made.notes, *request.notes, *_untranslated(request)),
     )
     made = with_stated(replace(made, same_as_default=True), request, function)
     for position in request.sums:
@@ -163,7 +163,10 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     while len(block) > 1 and block[-1] == "1":
         block = block[:-1]
     default = _default_configuration(request, source)
-    genes = tuple(_gene(name, values, default[name]) for name, values in request.parameters.items())
+    genes = tuple(
+        DraftGene(name, tuple(dict.fromkeys(int(v) if isinstance(v, bool) else v for v in values)), default[name])
+        for name, values in request.parameters.items()
+    )
     macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
     macros_of |= macros
     macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
@@ -218,15 +221,6 @@ def _entry(request: TunerRequest, function: KernelFunction) -> str:
 def _options(request: TunerRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tuner's compiler options that NVRTC accepts, and the others."""
     return split_options(option for option in request.options if not re.match(_OLD_STANDARD, option))
-
-
-def _dropped_options(request: TunerRequest) -> Iterator[str]:
-    dropped = _options(request)[1]
-    if dropped:
-        yield (
-            f"kernel.py: omits the compiler options {' '.join(dropped)}: only nvcc accepts them, or evokern sets them "
-            "itself"
-        )
 
 
 def _defined(option: str) -> tuple[str, str]:
@@ -330,11 +324,6 @@ def _extent(request: TunerRequest, axis: int) -> str:
     return known if known is not None else str((256, 1, 1)[axis])  # Kernel Tuner's defaults
 
 
-def _gene(name: str, values: tuple[int | str, ...], default: int | str) -> DraftGene:
-    plain = tuple(dict.fromkeys(int(v) if isinstance(v, bool) else v for v in values))
-    return DraftGene(name, plain, default)
-
-
 def _default_configuration(request: TunerRequest, source: CudaSource) -> dict[str, int | str]:
     """Return a configuration that satisfies all restrictions, near the file's values or with a common block size."""
     own = {m.name: m.number for m in source.macros if m.kind == "default" and m.number is not None}
@@ -364,6 +353,9 @@ def _constraints(request: TunerRequest) -> Iterator[tuple[str, str, str]]:
 
 
 def _untranslated(request: TunerRequest) -> Iterator[str]:
+    """Yield a note for the compiler options that are dropped, and for each restriction without a translation."""
+    if dropped := " ".join(_options(request)[1]):
+        yield f"kernel.py: omits the compiler options {dropped}: only nvcc accepts them, or evokern sets them itself"
     for text in request.restrictions:
         if over_genes(text, list(request.parameters)) is None:
             yield f"kernel.py: restriction {text!r} could not be translated; rewrite it as a Constraint"

@@ -169,7 +169,7 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         defaults={},
         restrictions=restrictions,
         divisors=tuple(_divisors(call.get(f"grid_div_{axis}"), notes) for axis in "xyz"),
-        block_names=_names(call.get("block_size_names")),
+        block_names=_block_names(call.get("block_size_names")),
         arguments=arguments,
         constants={name: _argument(item) for name, item in (call.get("cmem_args") or {}).items()},
         shared=str(shared),
@@ -481,10 +481,10 @@ def _divisors(given: Any, notes: list[str]) -> tuple[str, ...] | None:
     return tuple(str(item) for item in ([given] if isinstance(given, (str, int)) else given))
 
 
-def _names(given: Any) -> tuple[str, str, str]:
-    x, y, z = (*(given or ()), "block_size_x", "block_size_y", "block_size_z")[:3] if not given else (
-        *given, *("block_size_x", "block_size_y", "block_size_z")[len(given) :])  # fmt: skip
-    return str(x), str(y), str(z)
+def _block_names(given: Sequence[Any] | None) -> tuple[str, str, str]:
+    named = list(map(str, given or ()))
+    x, y, z = (*named, *("block_size_x", "block_size_y", "block_size_z")[len(named) :])
+    return x, y, z
 
 
 def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:

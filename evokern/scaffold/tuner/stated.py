@@ -14,7 +14,7 @@ from evokern.cuda_source import KernelFunction
 from evokern.declaration.as_data.golden import OUTPUT
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.errors import SourceError
-from evokern.scaffold.buffers import size_of
+from evokern.scaffold.buffers import shape_of, size_of
 from evokern.scaffold.draft import Draft
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
@@ -432,7 +432,7 @@ def _with_golden(made: Draft, request: TunerRequest, given: Mapping[str, TunerAr
     values: dict[str, Any] = {}
     with numpy.load(io.BytesIO(request.arrays)) as arrays:
         for tensor in made.tensors:
-            shape = tuple(made.plan.value(axis, made.plan.defaults, made.study) for axis in tensor.shape)
+            shape = shape_of(tensor, made.plan, made.study, LIMIT)
             at = positions.get(tensor.name)
             if tensor.role in ("input", "inout", "constant"):
                 own = arrays[f"constant_{tensor.name}" if at is None else f"argument{at}"].reshape(-1)
