@@ -326,7 +326,7 @@ def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor]
     if any("c." in extent for extent in plan.block):
         return plan
     # Twice as large, so that several blocks remain even if their extent doubles.
-    long = [field.name for field in plan.fields if not field.choices]
+    long = plan.free
     problems = [{**p, **{name: 2 * p[name] for name in long}} for p in small_problems(plan, tensors, prober)]
     for axis, extent in enumerate(plan.block):
         if not extent.isdigit() or extent == "1" or (extent == "32" and _WARP_WIDE.search(source)):

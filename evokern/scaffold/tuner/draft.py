@@ -410,7 +410,7 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
     """
     plan = reading.plan
     prober = Prober(reading.source, DRAFTED_FOR)
-    base = {field.name: VECTOR_PROBLEM for field in plan.fields if not field.choices}
+    base = dict.fromkeys(plan.free, VECTOR_PROBLEM)
     fixed = {field.name: int(field.default or field.choices[0]) for field in plan.fields if field.choices}
     constraints = list(plan.constraints)
     for name in base:

@@ -78,7 +78,7 @@ def _with_short_blocks(made: Draft) -> Draft:
     Of blocks that depend on each other, all must run.
     """
     plan, problem = made.plan, dict(made.study)
-    free = [field.name for field in plan.fields if not field.choices]
+    free = plan.free
     together = made.finish or any(tensor.role in ("inout", "workspace") for tensor in made.tensors)
     while free and not made.compile_error:
         sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in made.tensors}
@@ -165,7 +165,7 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
     """Yield the rules that configurations other than the default need, because only their partial tiles fail."""
     plan, prober = made.plan, Prober(made.source, DRAFTED_FOR)
     known = " ".join(text for _, text, _ in plan.constraints)
-    free = [field.name for field in plan.fields if not field.choices]
+    free = plan.free
     tiles = {
         name: [
             unit for text in plan.grid for unit in tile_units(text, name) if f"divides({unit}, p.{name})" not in known
@@ -210,7 +210,7 @@ def _sized(
     written = tensor.role in ("output", "inout")
     span = "" if given.span is None or tensor.dtype[0] in "iu" or tensor.extra else _span(given.span)
     tensor = replace(tensor, extra=tensor.extra or span)
-    if all(field.choices for field in made.plan.fields):
+    if not made.plan.free:
         return replace(tensor, shape=tuple(map(str, given.shape)), why=_without_size_doubts(tensor.why)), True
     if stated == found and not tensor.why.startswith(_UNRUN):
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
@@ -235,7 +235,7 @@ def _sized(
 
 def _lanes(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
     """Return the extents of a few elements for each element of a field, if they give a stated size."""
-    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    free = [name for name in plan.free if study[name] >= LEAST_EXTENT]
     factors = {name: stated // study[name] for name in free if stated % study[name] == 0}
     name = min(factors, key=factors.__getitem__, default="")
     if not name or factors[name] > MOST_LANES:
@@ -245,7 +245,7 @@ def _lanes(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]
 
 def _bordered(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
     """Return the extents of an image with a border, or of a product of fields, if they give a stated size."""
-    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    free = [name for name in plan.free if study[name] >= LEAST_EXTENT]
     pairs = [(b, a) for at, a in enumerate(free) for b in free[at + 1 :]] + [(a, a) for a in free]
     for margin in range(MOST_BORDER):
         for pair in pairs:
@@ -346,7 +346,7 @@ def _with_small_problems(made: Draft) -> Draft:
     of two, keeps its divisors.
     """
     plan = made.plan
-    free = [field for field in plan.fields if not field.choices]
+    free = plan.free
     if not free or made.compile_error:
         return made
     prober = Prober(made.source, DRAFTED_FOR)
@@ -375,7 +375,7 @@ def _kept_where_unwritten(tensor: DraftTensor) -> DraftTensor:
 
 def _scaled(made: Draft) -> Iterator[dict[str, int]]:
     """Yield the file's problem, scaled down until its buffers are small."""
-    free = [field.name for field in made.plan.fields if not field.choices]
+    free = made.plan.free
     for least in (256, 128, 64):
         problem = dict(made.study)
         while True:
