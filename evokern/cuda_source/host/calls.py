@@ -23,7 +23,6 @@ from evokern.cuda_source.host.frames import (
     argument_list,
     as_expr,
     cluster_of,
-    conjuncts,
     result_of,
 )
 from evokern.cuda_source.host.known_functions import (
@@ -270,7 +269,7 @@ class CallEvaluator(ExpressionEvaluator):
         if symbol and len(nodes) > 1:
             self._checks.append(operation(symbol, self._expr(nodes[0], frame), self._expr(nodes[1], frame)))
             return
-        for part in conjuncts(nodes[0]):
+        for part in tree.conjuncts(nodes[0]):
             value = self._expr(part, frame)
             if isinstance(value, Name | Arithmetic):
                 self._learn(value)

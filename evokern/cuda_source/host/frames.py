@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import Arithmetic, Dim3, Expr, Name, TypeName, number, operation
@@ -86,19 +85,6 @@ class Sizes:
     """The extents of a tensor."""
 
     buffer: HostBuffer
-
-
-def conjuncts(node: Node) -> Iterator[Node]:
-    """Yield the conditions that `&&` joins."""
-    if node.type == "parenthesized_expression":
-        for child in tree.children(node):
-            yield from conjuncts(child)
-    elif node.type == "binary_expression" and tree.text(tree.field(node, "operator")) in ("&&", "and"):
-        sides = (tree.field(node, "left"), tree.field(node, "right"))
-        for side in filter(None, sides):
-            yield from conjuncts(side)
-    else:
-        yield node
 
 
 def result_of(frame: Frame) -> Value:

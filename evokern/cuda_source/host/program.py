@@ -75,12 +75,6 @@ class HostProgram:
     constants: dict[str, Node] = field(default_factory=dict)
     macros: dict[str, Definition] = field(default_factory=dict)
 
-    @property
-    def all_functions(self) -> Iterator[FunctionNode]:
-        """Yield all functions."""
-        for same in self.functions.values():
-            yield from same
-
 
 def read_program(texts: Mapping[str, str], truth: Callable[[str], int | None]) -> HostProgram:
     """Parse a program.

@@ -40,7 +40,7 @@ def host_launches(texts: Mapping[str, str]) -> tuple[HostLaunch, ...]:
 
 def _roots(program: HostProgram) -> list[FunctionNode]:
     """Return the functions that launch a kernel, directly or through other functions."""
-    functions = [one for one in program.all_functions if not one.kernel]
+    functions = [one for same in program.functions.values() for one in same if not one.kernel]
     found = [one for one in functions if one.words & _LAUNCHING]
     names = {one.name for one in found}
     while more := [one for one in functions if one not in found and one.words & names]:

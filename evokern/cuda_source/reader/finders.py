@@ -1,13 +1,14 @@
-"""Functions that find kernels and host functions in one file."""
+"""Functions that find kernels, host functions and macros in one file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from evokern.cuda_source import preprocessor
 from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.reader.host_code import HostCode
-from evokern.cuda_source.reader.records import HostFunction, KernelFunction, Parameter, TemplateParameter
+from evokern.cuda_source.reader.records import HostFunction, KernelFunction, Macro, Parameter, TemplateParameter
 from evokern.cuda_source.source_file import SourceFile
 
 _QUALIFIERS = re.compile(
@@ -109,3 +110,28 @@ def host_functions(unit: SourceFile, host_code: HostCode) -> Iterator[HostFuncti
     for leaf in host_code.dropped[unit.name]:
         if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in host_code.obstacles:
             yield HostFunction(leaf.names[0], unit.line(leaf.first), unit.line(leaf.last))
+
+
+def macros(unit: SourceFile) -> Iterator[Macro]:
+    """Yield the macros of a file: defined, with a default, or required."""
+    demanded = preprocessor.required(unit.stream)
+    seen: set[str] = set()
+    first = unit.definitions[:1]
+    guards = {preprocessor.include_guard(unit.stream), *(one.name for one in first if not one.value)}
+    for definition in unit.definitions:
+        if definition.name in seen or (definition.guard and definition.name in guards):
+            continue
+        seen.add(definition.name)
+        yield Macro(
+            definition.name,
+            definition.value or None,
+            "default" if definition.guard else "defined",
+            unit.line(definition.index),
+            preprocessor.integer(definition.value),
+            definition.parameters is not None,
+            unit.name,
+        )
+    for name, index in demanded.items():
+        if name not in seen and not name.startswith("__"):
+            seen.add(name)
+            yield Macro(name, None, "required", unit.line(index), file=unit.name)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.host import HostLaunch, host_launches
-from evokern.cuda_source.reader import finders, known_headers, macros
+from evokern.cuda_source.reader import finders, known_headers
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import EntryPoint, HostFunction, Include, KernelFunction, Macro
@@ -123,7 +123,7 @@ def read(
         device_text=device[""],
         headers={name: content for name, content in device.items() if name},
         entries=tuple(entry for unit in units.values() for entry in finders.entries(unit, host_code)),
-        macros=tuple(_unique(macro for unit in device_units for macro in macros.macros(unit))),
+        macros=tuple(_unique(macro for unit in device_units for macro in finders.macros(unit))),
         host_functions=tuple(finders.host_functions(units[""], host_code)),
         includes=found,
         texts={name: unit.text for name, unit in units.items()},

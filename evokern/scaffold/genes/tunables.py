@@ -167,7 +167,11 @@ def _declared(node: Node) -> Iterator[Number]:
         words = {tree.text(child) for child in node.children if child.type in marks}
         if not ("constexpr" in words or "const" in words) or "extern" in words:
             return
-        if "constexpr" not in words and "static" not in words and _in_function(node):
+        if (
+            "constexpr" not in words
+            and "static" not in words
+            and any(one.type == "function_definition" for one in tree.above(node))
+        ):
             return
         kind = tree.text(tree.field(node, "type"))
         if not _INTEGER_TYPES.fullmatch(kind):
@@ -193,15 +197,6 @@ def _valued(name: Node | None, value: Node | None, is_bool: bool) -> Iterator[Nu
     if number is not None and number >= 0 and not written.lower().startswith("0x"):
         place = (value.start_byte, value.end_byte)
         yield Number(tree.text(name), number, tree.line(name), constant=place, is_bool=is_bool)
-
-
-def _in_function(node: Node) -> bool:
-    above = node.parent
-    while above is not None:
-        if above.type == "function_definition":
-            return True
-        above = above.parent
-    return False
 
 
 def _allocated_words(source: CudaSource) -> frozenset[str]:

@@ -153,11 +153,16 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         notes.append(f"the study: the script's {' and '.join(ignored)} are omitted; evokern measures the time only")
     if call.get("objective") not in (None, "time") or call.get("objectives"):
         notes.append("the study: the script optimises another objective; evokern always optimises the time")
-    if isinstance(answer, list) and any(isinstance(one, Mapping) and one.get("computed") is False for one in answer):
+    answer = answer if isinstance(answer, list) else []
+    expected = {at: one for at, one in enumerate(answer) if isinstance(one, Mapping)}
+    arrays = {at: one for at, one in expected.items() if at < len(arguments) and arguments[at].shape is not None}
+    words = {at: "one number" if "value" in one else f"an array of {one.get('shape')}" for at, one in expected.items()}
+    if any(one.get("computed") is False for one in expected.values()):
         notes.append(
             "kernel.py: the script computes `answer` with run_kernel, which needs a device; its values are unknown here"
         )
     kernel, _, template = str(call["kernel_name"]).partition("<")
+    options, include = _options(call)
     return TunerRequest(
         kernel=kernel.strip(),
         template=template.rpartition(">")[0].strip(),
@@ -173,13 +178,13 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         arguments=arguments,
         constants={name: _argument(item) for name, item in (call.get("cmem_args") or {}).items()},
         shared=str(shared),
-        include=tuple(_include_folders(call)),
-        options=tuple(_compiler_options(call)),
-        sums=tuple(_summed(answer, arguments)),
+        include=include,
+        options=options,
+        sums=tuple(at for at, one in arrays.items() if "value" in one),
         notes=tuple(notes),
-        expected=_expected(answer),
+        expected=", ".join(f"{what} for argument {at}" for at, what in words.items()),
         atol=float(call["atol"]) if call.get("atol") is not None else 1e-6,  # Kernel Tuner's default
-        answers=_answers(answer, arguments),
+        answers={at: prod(one["shape"]) for at, one in arrays.items() if "shape" in one},
     )
 
 
@@ -430,26 +435,19 @@ def _defines(given: Any, notes: list[str]) -> dict[str, str] | None:
     return made
 
 
-def _compiler_options(call: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the compiler options without include folders, whose headers the draft contains."""
-    given = iter(map(str, call.get("compiler_options") or ()))
-    for option in given:
-        if option in ("-I", "--include-path"):
-            next(given, "")
-        elif not option.startswith(("-I", "--include-path=")):
-            yield option
-
-
-def _include_folders(call: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the folders of headers: those of the compiler options, and the script's own."""
+def _options(call: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return the compiler options without include folders, whose headers the draft contains, and these folders."""
     own = Path(call.get("folder", "."))
+    kept, folders = [], []
     given = iter(map(str, call.get("compiler_options") or ()))
     for option in given:
         if option in ("-I", "--include-path"):
-            yield own / next(given, "")
+            folders.append(own / next(given, ""))
         elif match := re.fullmatch(r"(?:-I|--include-path=)(.+)", option):
-            yield own / match[1]
-    yield own
+            folders.append(own / match[1])
+        else:
+            kept.append(option)
+    return tuple(kept), (*folders, own)
 
 
 def _plain(given: Any, what: str, notes: list[str]) -> Any:
@@ -498,36 +496,3 @@ def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
         name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
         notes.append(f"kernel.py: restriction {name} is not plain arithmetic; rewrite it as a Constraint")
     return tuple(one for one in found if one != "True")
-
-
-def _summed(answer: Any, arguments: Sequence[TunerArgument]) -> list[int]:
-    """Return the array arguments whose expected result is one number."""
-    if not isinstance(answer, list):
-        return []
-    return [
-        position
-        for position, (wanted, argument) in enumerate(zip(answer, arguments, strict=False))
-        if isinstance(wanted, Mapping) and "value" in wanted and argument.shape is not None
-    ]
-
-
-def _answers(answer: Any, arguments: Sequence[TunerArgument]) -> dict[int, int]:
-    """Return the array arguments with an expected array → its number of elements."""
-    if not isinstance(answer, list):
-        return {}
-    return {
-        position: prod(wanted["shape"])
-        for position, (wanted, argument) in enumerate(zip(answer, arguments, strict=False))
-        if isinstance(wanted, Mapping) and "shape" in wanted and argument.shape is not None
-    }
-
-
-def _expected(answer: Any) -> str:
-    if not isinstance(answer, list):
-        return ""
-    parts = []
-    for position, wanted in enumerate(answer):
-        if isinstance(wanted, Mapping):
-            what = "one number" if "value" in wanted else f"an array of {wanted.get('shape')}"
-            parts.append(f"{what} for argument {position}")
-    return ", ".join(parts)
