@@ -16,16 +16,14 @@ from evokern.scaffold.blocks import block_values, neighbours
 from evokern.scaffold.buffers import size_of, tensors_of, with_indexed_fields
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.evidence import LIMITS, Evidence, evidence, problems_at
-from evokern.scaffold.genes.confirm import confirm_genes, with_numbers, without_constants
+from evokern.scaffold.genes.confirm import RACES, confirm_genes, with_numbers, without_constants
 from evokern.scaffold.infer import find_level_and_grid, with_leading_extents, with_read_constants
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftGene, DraftTensor, Plan, unused_name, without_fields
 from evokern.scaffold.probe import LATER_ONLY, Prober, Run
 from evokern.scaffold.problems import checked, clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, read_kernel
-from evokern.simt import Finding
-from evokern.simt.sanitizer.findings import ERROR, HINTS
+from evokern.simt import ERROR, Finding
 
-_RACES = ("shared_race", "global_race")
 _WRITABLE = re.compile(
     r"^[ \t]*(?:static\s+)?__device__\s+(?!const\b|constexpr\b|__)(?:[\w:<>]+[\s*]+)+?(\w+)\s*"
     r"(?:\[[^\]]*\]\s*)*(?:=[^;]*)?;",
@@ -243,10 +241,10 @@ def _own_races(
         found = run.finding
         if run.ok:
             return
-        if found and found.kind in _RACES and found.level == ERROR:
+        if found and found.kind in RACES and found.level == ERROR:
             sizes = " ".join(f"{name}={value}" for name, value in problem.items())
             what = f"{found.kind.replace('_', ' ')} with the file's own values at {sizes}"
-            yield f"{found.file or 'kernel.cu'}:{found.line}: {what}: {HINTS[found.kind].rstrip('.')}"
+            yield f"{found.file or 'kernel.cu'}:{found.line}: {what}: {found.hint.rstrip('.')}"
             return
 
 

@@ -17,6 +17,8 @@ from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run, numpy_type
 from evokern.scaffold.problems import checked, multiples
 
+RACES = ("shared_race", "global_race")
+"""Findings that follow from the code, and not from the size of a buffer, which may be a guess."""
 _ALLOWED = {"f32": 1e-3, "f64": 1e-6, "f16": 3e-2, "bf16": 6e-2}
 """Difference between two ways of rounding, relative to the largest element."""
 
@@ -26,7 +28,7 @@ def confirm_genes(
 ) -> tuple[Plan, tuple[DraftGene, ...]]:
     """Drop values for which the kernel fails or computes something else.
 
-    A value that the file states is kept, and the draft says what the run shows. A finding that the file's own values
+    A value that the file states is kept, and the draft says what the run shows. A race that the file's own values
     have too says nothing about a value.
 
     Args:
@@ -81,7 +83,8 @@ class _Confirmation:
             self.base[key] = self._run(plan, sizes)
         base = self.base[key]
         if not run.ok:
-            return "" if base.finding and run.finding and base.finding.kind == run.finding.kind else run.why
+            raced = [one.finding.kind for one in (base, run) if one.finding and one.finding.kind in RACES]
+            return "" if len(raced) == 2 else run.why
         return "the results differ" if base.ok and not _agree(base, run, self.tensors) else ""
 
     def _run(self, plan: Plan, problem: Mapping[str, int]) -> Run:
