@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 _DIRECTIVE_NAME = re.compile(r"(?:\s|\\\n|/\*.*?\*/)*#(?:\s|\\\n|/\*.*?\*/)*(\w*)", re.DOTALL)
 LITERAL = r"""(?P<literal>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)"|"(?:\\[\s\S]|[^"\\\n])*"
     |[0-9](?:'[0-9A-Za-z]|[\w.])*|'(?:\\[^\n]|[^'\\\n])*'|[^\W\d]\w*)"""
-"""Pattern (verbose) of a string, number, character or word, none of which contains a comment."""
+"""Pattern (verbose) of a string, number, character or word, in which no comment starts."""
 COMMENT = re.compile(rf"{LITERAL}|//(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z)", re.VERBOSE)
 """A literal, so that no comment starts inside it, or a comment."""
 _CLOSER = {"(": ")", "[": "]", "{": "}"}

@@ -24,7 +24,7 @@ class Definition:
     value: str
     """Replacement with continuation lines joined and comments removed; may be empty."""
     parameters: tuple[str, ...] | None
-    """Parameters of a function-like macro, the last of which may be ``...``; None for an object-like macro."""
+    """Parameters of a function-like macro, perhaps with ``...`` at the end; None for an object-like macro."""
     index: int
     """Index of the directive's token."""
     guard: bool

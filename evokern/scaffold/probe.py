@@ -105,7 +105,7 @@ class Run:
 
     @property
     def fault(self) -> str:
-        """What the sanitizer found, in words; empty if it found nothing."""
+        """Finding of the sanitizer in words; empty without one."""
         return f"{self.finding.kind.replace('_', ' ')} at kernel.cu:{self.finding.line}" if self.finding else ""
 
 
