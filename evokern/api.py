@@ -113,7 +113,7 @@ def tune_kernel(call: KernelTunerArguments) -> tuple[list[dict[str, Any]], dict[
     """Search with the arguments of Kernel Tuner's `tune_kernel`; an unsupported one is refused.
 
     Inputs are those of `arguments`, and outputs are compared with `answer`, or computed by `reference`. If both are
-    missing, candidates are compared with one configuration, and a `UserWarning` says so.
+    missing, candidates are compared with the default candidate, and a `UserWarning` says so.
 
     Returns:
         The results, one dictionary for each trial, with `time` in ms or the name of an error; and an environment with

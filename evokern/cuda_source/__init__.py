@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evokern.cuda_source.reader.element_types import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES
+from evokern.cuda_source.c_types import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES
 from evokern.cuda_source.reader.reader import CudaSource, device_only, read
 from evokern.cuda_source.reader.records import (
     EntryPoint,

@@ -285,7 +285,7 @@ class _Reader:
             shape.template,
             shape.body,
             namespace,
-            extern_c or self._has_linkage(shape),
+            extern_c or any(self.text(i) == '"C"' and self.text(i - 1) == "extern" for i in shape.head),
             members,
         )
 
@@ -293,18 +293,10 @@ class _Reader:
         """Return whether ``Name(...)`` without a preceding type is a constructor."""
         return self.text(shape.first) == namespace.rpartition("::")[2] or self.text(shape.first + 1) == "::"
 
-    def _has_linkage(self, shape: _Shape) -> bool:
-        return any(self.text(i) == '"C"' and self.text(i - 1) == "extern" for i in shape.head)
-
     def _function_name(self, shape: _Shape) -> list[int]:
         assert shape.parameters is not None
-        before = [i for i in shape.depth_zero if i < shape.parameters[0]]
-        for index in reversed(before):
-            if self.text(index) == "operator":
-                return [index]
-            if self.tokens[index].kind == "word":
-                return [index]
-        return []
+        words = [i for i in shape.depth_zero if i < shape.parameters[0] and self.tokens[i].kind == "word"]
+        return words[-1:]
 
     def _class_names(self, shape: _Shape) -> list[int]:
         assert shape.body is not None

@@ -28,14 +28,11 @@ _TOKEN = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 _DIRECTIVE_NAME = re.compile(r"(?:\s|\\\n|/\*.*?\*/)*#(?:\s|\\\n|/\*.*?\*/)*(\w*)", re.DOTALL)
-_COMMENT = re.compile(
-    r"""
-    (?P<kept>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)"|"(?:\\[\s\S]|[^"\\\n])*"
-      |[0-9](?:'[0-9A-Za-z]|[\w.])*|[^\W\d]\w*|'(?:\\[^\n]|[^'\\\n])*')
-  | //(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z)
-    """,
-    re.VERBOSE,
-)
+LITERAL = r"""(?P<literal>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)"|"(?:\\[\s\S]|[^"\\\n])*"
+    |[0-9](?:'[0-9A-Za-z]|[\w.])*|'(?:\\[^\n]|[^'\\\n])*'|[^\W\d]\w*)"""
+"""Pattern (verbose) of a string, number, character or word, in which no comment starts."""
+COMMENT = re.compile(rf"{LITERAL}|//(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z)", re.VERBOSE)
+"""A literal, so that no comment starts inside it, or a comment."""
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
 NESTING = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 """Directive → change of the nesting of conditionals."""
@@ -74,7 +71,7 @@ def directive_body(text: str) -> str:
 
 def without_comments(text: str) -> str:
     """Replace each comment by one space, as translation phase 3 of the C++ standard does."""
-    return _COMMENT.sub(lambda found: found["kept"] or " ", text)
+    return COMMENT.sub(lambda found: found["literal"] or " ", text)
 
 
 def code_of(text: str) -> str:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 
+BUILTIN_TYPES = {
+    "f": "float", "d": "double", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
+    "x": "long long", "y": "unsigned long long", "s": "short", "t": "unsigned short",
+    "a": "signed char", "h": "unsigned char", "c": "char", "b": "bool",
+}  # fmt: skip
+"""Letter → builtin type (section 5.1.5.2)."""
 _NAME = re.compile(r"L?(\d+)")
 """Start of a name; L marks internal linkage."""
 _WITHOUT_NAME = re.compile(r"S[0-9A-Z]*_|S[abdiost]|T\d*_|A\d*_|D.|[a-zKMOPR]|L(?:D.|[a-z])n?[0-9a-f]*E")

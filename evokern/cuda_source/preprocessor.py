@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from evokern.cuda_source.lexer import TokenStream, directive_body
+from evokern.cuda_source.lexer import Token, TokenStream, directive_body
 
 _DEFINE = re.compile(r"([^\W\d]\w*)(\([^)]*\))?\s*(.*)", re.DOTALL)
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -24,7 +24,7 @@ class Definition:
     value: str
     """Replacement with continuation lines joined and comments removed; may be empty."""
     parameters: tuple[str, ...] | None
-    """Parameters of a function-like macro; None for an object-like macro."""
+    """Parameters of a function-like macro, perhaps with ``...`` at the end; None for an object-like macro."""
     index: int
     """Index of the directive's token."""
     guard: bool
@@ -43,23 +43,61 @@ class Directive:
     """Index of the directive's token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch of a conditional."""
+
+    opener: int
+    """Index of the conditional's `#if`."""
+    number: int
+    """Number of the branch, counted from 0."""
+    directive: int
+    """Index of the directive that starts the branch."""
+
+
+def nested(stream: TokenStream) -> Iterator[tuple[int, Token, tuple[Branch, ...]]]:
+    """Yield each token with its index and the branches around it, outermost first.
+
+    A directive of a conditional is outside of the branches of this conditional.
+    """
+    around: tuple[Branch, ...] = ()
+    for index, token in enumerate(stream.tokens):
+        name, ended = token.directive, around[-1:]
+        if name in ("elif", "else", "endif"):
+            around = around[:-1]
+        yield index, token, around
+        if name in ("if", "ifdef", "ifndef"):
+            around += (Branch(index, 0, index),)
+        elif name in ("elif", "else") and ended:
+            around += (Branch(ended[0].opener, ended[0].number + 1, index),)
+
+
+def definition(token: Token, index: int = 0, guarded: str = "") -> Definition | None:
+    """Return the definition of a ``#define`` directive; None for other tokens.
+
+    Args:
+        token: the directive.
+        index: its index.
+        guarded: macro that the ``#ifndef`` directly around it tests.
+    """
+    match = _DEFINE.match(directive_body(token.text)) if token.directive == "define" else None
+    if match is None:
+        return None
+    macro, given, value = match.groups()
+    names = None if given is None else tuple(part.strip() for part in given[1:-1].split(",") if part.strip())
+    return Definition(macro, value.strip(), names, index, guarded == macro)
+
+
 def definitions(stream: TokenStream) -> tuple[Definition, ...]:
     """Return all ``#define`` directives of a text in order, from every branch."""
-    found: list[Definition] = []
-    guards: list[str] = []
-    for index, token in enumerate(stream.tokens):
-        name = token.directive
-        if name in ("if", "ifdef", "ifndef"):
-            guards.append(guard_name(name, directive_body(token.text)))
-        elif name in ("else", "elif") and guards:
-            guards[-1] = ""
-        elif name == "endif" and guards:
-            guards.pop()
-        elif name == "define" and (match := _DEFINE.match(directive_body(token.text))):
-            macro, parameters, value = match.groups()
-            names = None if parameters is None else tuple(_WORD.findall(parameters))
-            found.append(Definition(macro, value.strip(), names, index, bool(guards) and guards[-1] == macro))
-    return tuple(found)
+    found = []
+    for index, token, around in nested(stream):
+        guarded = ""
+        if token.directive == "define" and around and around[-1].number == 0:
+            opener = stream.tokens[around[-1].opener]
+            guarded = guard_name(opener.directive, directive_body(opener.text))
+        found.append(definition(token, index, guarded))
+    return tuple(one for one in found if one is not None)
 
 
 def guard_name(directive: str, body: str) -> str:
@@ -71,23 +109,26 @@ def guard_name(directive: str, body: str) -> str:
     return ""
 
 
+def include_guard(stream: TokenStream) -> str:
+    """Return the macro whose absence the whole text requires, as an include guard does; empty if there is none."""
+    tokens = stream.tokens
+    if len(tokens) < 3 or tokens[-1].directive != "endif" or (made := definition(tokens[1])) is None:
+        return ""
+    knob = made.value and len(tokens) == 3  # the default of a macro, and nothing else
+    guards = guard_name(tokens[0].directive, directive_body(tokens[0].text)) == made.name
+    enclosed = all(around and around[0].opener == 0 for _, _, around in [*nested(stream)][1:-1])
+    return made.name if guards and enclosed and not knob else ""
+
+
 def required(stream: TokenStream) -> dict[str, int]:
     """Return the macros whose absence causes an ``#error``, with the index of the condition's token."""
     found: dict[str, int] = {}
-    branches: list[tuple[tuple[str, ...], int]] = []
-    for index, token in enumerate(stream.tokens):
-        name = token.directive
-        if name in ("if", "ifdef", "ifndef"):
-            branches.append((_absence(name, directive_body(token.text)), index))
-        elif name == "elif" and branches:
-            branches[-1] = (_absence("if", directive_body(token.text)), index)
-        elif name == "else" and branches:
-            branches[-1] = ((), index)
-        elif name == "endif" and branches:
-            branches.pop()
-        elif name == "error" and branches:
-            for macro in branches[-1][0]:
-                found.setdefault(macro, branches[-1][1])
+    for _, token, around in nested(stream):
+        if token.directive == "error" and around:
+            index = around[-1].directive
+            condition = stream.tokens[index]
+            for macro in _absence(condition.directive, directive_body(condition.text)):
+                found.setdefault(macro, index)
     return found
 
 
@@ -95,7 +136,7 @@ def _absence(directive: str, body: str) -> tuple[str, ...]:
     """Return the macros whose absence satisfies a condition (``#ifndef A``, ``#if !defined(A) || !defined(B)``)."""
     if directive == "ifndef":
         return (body.split()[0],) if body.split() else ()
-    parts = [guard_name("if", part.strip()) for part in body.split("||")] if directive == "if" else []
+    parts = [guard_name("if", part.strip()) for part in body.split("||")] if directive in ("if", "elif") else []
     return tuple(parts) if all(parts) else ()
 
 

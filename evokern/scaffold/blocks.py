@@ -16,19 +16,18 @@ _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)
 
 
 def block_of(
-    function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str, unread: str
+    function: KernelFunction, launch: LaunchText, names: Mapping[str, str], text: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Return the block's extents and genes from the launch, or else from launch bounds or index arithmetic.
 
     Args:
         function: the kernel.
-        launch: its launch in the file; None if there is none.
+        launch: its launch in the file.
         names: C name → Python text, for constants, genes and fields.
         text: device code.
-        unread: reason why the launch states no block.
     """
     bound = translated(function.launch_bounds[0], names) if function.launch_bounds else None
-    if launch and launch.block:
+    if launch.block:
         numbers = _block_numbers(launch)
         return launch.block, tuple(
             DraftGene(
@@ -42,7 +41,7 @@ def block_of(
         )
     if bound:
         return (bound,), ()
-    return _block_by_index(function, names, text, unread)
+    return _block_by_index(function, names, text, launch.unread)
 
 
 def _within_bound(

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from evokern.declaration.kernel import SIGNIFICAND_BITS
 from evokern.escaping import in_comment, in_docstring
+from evokern.scaffold.buffers import bytes_of
 from evokern.scaffold.declares import check_declares, literal
 from evokern.scaffold.draft import Draft, DraftReference
-from evokern.scaffold.infer import bytes_of
 from evokern.scaffold.plan import DraftArgument, DraftTensor, whole
 from evokern.scaffold.problems import LIMIT, uses_indices
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -13,25 +13,16 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
 from evokern.scaffold.blocks import block_values, neighbours
+from evokern.scaffold.buffers import size_of, tensors_of, with_indexed_fields
 from evokern.scaffold.cpu_function import cpu_function
-from evokern.scaffold.genes.confirm import confirm_genes, with_numbers, without_constants
-from evokern.scaffold.infer import (
-    LIMITS,
-    Evidence,
-    evidence,
-    find_level_and_grid,
-    problems_at,
-    size_of,
-    tensors_of,
-    with_indexed_fields,
-    with_leading_extents,
-    with_read_constants,
-)
+from evokern.scaffold.evidence import LIMITS, Evidence, evidence, problems_at
+from evokern.scaffold.genes.confirm import RACES, confirm_genes, with_numbers, without_constants
+from evokern.scaffold.infer import find_level_and_grid, with_leading_extents, with_read_constants
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftGene, DraftTensor, Plan, unused_name, without_fields
 from evokern.scaffold.probe import LATER_ONLY, Prober, Run
-from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
+from evokern.scaffold.problems import checked, clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, read_kernel
-from evokern.simt import Finding
+from evokern.simt import ERROR, Finding
 
 _WRITABLE = re.compile(
     r"^[ \t]*(?:static\s+)?__device__\s+(?!const\b|constexpr\b|__)(?:[\w:<>]+[\s*]+)+?(\w+)\s*"
@@ -41,6 +32,7 @@ _WRITABLE = re.compile(
 """A writable variable in GPU memory, at the start of a line."""
 
 
+_SMALLEST = "the smallest grid tried that writes every element"
 _EXTENTS = range(1, 129)
 """Extents of a block that are tried; a field with more possible values needs no limit."""
 _TORCH_OPTIONS = ("-D__CUDA_NO_HALF_CONVERSIONS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__")
@@ -185,23 +177,7 @@ def _from_reading(reading: KernelReading, known_launch: bool) -> Draft:
     plan, found = with_indexed_fields(plan, found) if not known_launch else (plan, found)
     tensors = tensors_of(plan, found, reading.source)
     plan = with_multiples(prober, plan, found, tensors)
-    launch_guess = ""
-    if plan.grid != reading.plan.grid or not reading.launch_line:
-        launch_guess = "the smallest grid tried that writes every element"
-        if reading.launch_line and reading.plan.grid:
-            launch_guess += f"; with the file's launch ({reading.launch_line}), the guessed buffers were not filled"
-        else:
-            launch_guess += f"; {reading.unread}"
-    notes = []
-    for tensor in tensors:
-        share = _share(plan, found, tensor)
-        if tensor.name not in found.covered or any(run.touches[tensor.name].in_place for run in found.runs):
-            continue
-        if share < 1 and reading.launch_line and not launch_guess and not known_launch:
-            notes.append(
-                f"kernel.py: with the launch on {reading.launch_line}, runs wrote {100 * share:.0f} % of {tensor.name} "
-                f"({', '.join(tensor.shape)}, a guess); check the shape and the grid"
-            )
+    notes = list(_unwritten(reading, plan, found, tensors)) if reading.launch_line and not known_launch else []
     if not known_launch and not found.exceeded and not prober.exhausted:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
     notes += _architecture_note(prober, plan)
@@ -221,8 +197,8 @@ def _from_reading(reading: KernelReading, known_launch: bool) -> Draft:
         study=study_problem(plan, tensors, reading.literals),
         unread=tuple(f.name for f in plan.fields if f.default is None and f.name not in reading.literals),
         launch_from=reading.launch_line,
-        launch_guess=launch_guess,
-        faults=_excess_faults(prober, plan, found, tensors, small),
+        launch_guess="" if reading.launch_line else f"{_SMALLEST}; {reading.unread}",
+        faults=(*_excess_faults(prober, plan, found, tensors, small), *_own_races(prober, plan, tensors, small)),
         notes=tuple(notes),
         state={name: data for run in found.runs for name, data in run.changed.items()},
     )
@@ -254,6 +230,22 @@ def _excess_faults(
         made.append(f"{place}: out of bounds: {name} has {elements} elements ({stated.where}), and the kernel accesses "
                     "elements beyond them; correct the check, or the size in kernel.py")  # fmt: skip
     return tuple(made)
+
+
+def _own_races(
+    prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], small: Sequence[Mapping[str, int]]
+) -> Iterator[str]:
+    """Yield a sentence about the first race of the file's own values, which no value of a gene causes."""
+    for problem in small:
+        run = checked(prober, plan, tensors, problem)
+        found = run.finding
+        if run.ok:
+            return
+        if found and found.kind in RACES and found.level == ERROR:
+            sizes = " ".join(f"{name}={value}" for name, value in problem.items())
+            what = f"{found.kind.replace('_', ' ')} with the file's own values at {sizes}"
+            yield f"{found.file or 'kernel.cu'}:{found.line}: {what}: {found.hint.rstrip('.')}"
+            return
 
 
 def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
@@ -292,12 +284,20 @@ def _architecture_note(prober: Prober, plan: Plan) -> list[str]:
     ]
 
 
-def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:
-    """Return the share of a buffer's elements that the runs wrote."""
-    return min(
-        run.touches[tensor.name].distinct / max(1, size_of(tensor, plan, problem, limit))
-        for run, problem, limit in zip(found.runs, found.problems, LIMITS, strict=False)
-    )
+def _unwritten(reading: KernelReading, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Iterator[str]:
+    """Yield a note for each buffer that the runs with the file's launch wrote in part."""
+    for tensor in tensors:
+        if tensor.name not in found.covered or any(run.touches[tensor.name].in_place for run in found.runs):
+            continue
+        share = min(
+            run.touches[tensor.name].distinct / max(1, size_of(tensor, plan, problem, limit))
+            for run, problem, limit in zip(found.runs, found.problems, LIMITS, strict=False)
+        )
+        if share < 1:
+            yield (
+                f"kernel.py: with the launch on {reading.launch_line}, runs wrote {100 * share:.0f} % of {tensor.name} "
+                f"({', '.join(tensor.shape)}, a guess); check the shape and the grid"
+            )
 
 
 def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
@@ -324,7 +324,7 @@ def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor]
     if any("c." in extent for extent in plan.block):
         return plan
     # Twice as large, so that several blocks remain even if their extent doubles.
-    long = [field.name for field in plan.fields if not field.choices]
+    long = plan.free
     problems = [{**p, **{name: 2 * p[name] for name in long}} for p in small_problems(plan, tensors, prober)]
     for axis, extent in enumerate(plan.block):
         if not extent.isdigit() or extent == "1" or (extent == "32" and _WARP_WIDE.search(source)):
@@ -365,15 +365,17 @@ def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
     problem, run = next(((p, r) for p in problems if not (r := prober.run(plan, p)).ok), (problems[0], Run({})))
     why = error or run.why or "no run shows what the kernel writes"
     fault = "" if error or run.finding is None else _fault_in_block(plan, run.finding, problem, reading)
-    note = f"kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel ({why})"
-    if run.ok and not error:
-        note = "kernel.py: roles, shapes and launch are guesses; the kernel ran, but wrote no element of a buffer"
-        if any(touch.written for touch in run.touches.values()):
-            note = "kernel.py: roles, shapes and launch are guesses; no tried grid writes a whole buffer"
-    if fault:
-        note = "kernel.py: roles, shapes and launch are guesses, because the finding ends every run"
+    lost = f"; the simulator could not run the kernel ({why})"
     if error:
-        note = "kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel"
+        lost = "; the simulator could not run the kernel"
+    elif fault:
+        lost = ", because the finding ends every run"
+    elif run.ok:
+        written = any(touch.written for touch in run.touches.values())
+        lost = (
+            "; no tried grid writes a whole buffer" if written else "; the kernel ran, but wrote no element of a buffer"
+        )
+    note = f"kernel.py: roles, shapes and launch are guesses{lost}"
     tensors = tuple(_without_run(reading, a, why) for a in plan.arguments if a.is_tensor)
     if not any(t.role == "output" for t in tensors):
         tensors = (*tensors[:-1], replace(tensors[-1], role="output"))

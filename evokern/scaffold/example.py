@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice, product
+from math import prod
 
 from evokern.errors import UsageError, suggestion
 from evokern.scaffold.draft import Draft
-from evokern.scaffold.plan import DraftArgument, DraftField, whole
+from evokern.scaffold.genes.stated_rules import MOST_TRIED, holds
+from evokern.scaffold.plan import DraftArgument, DraftField, Plan, whole
+from evokern.scaffold.reading import DRAFTED_FOR
 
 
 def with_example(made: Draft, text: str) -> Draft:
@@ -42,7 +46,36 @@ def with_example(made: Draft, text: str) -> Draft:
         replace(a, expression=_number(a, values[a.name]), why="") if a.name in numbers and a.name in values else a
         for a in made.plan.arguments
     )
-    return replace(made, plan=replace(made.plan, arguments=arguments), study=study, unread=())
+    plan = replace(made.plan, arguments=arguments)
+    _check_rules(plan, study, text)
+    return replace(made, plan=plan, study=study, unread=())
+
+
+def _check_rules(plan: Plan, study: Mapping[str, int], text: str) -> None:
+    """Reject sizes for which the file's checks and limits exclude every combination of the genes' values."""
+    first = ""
+    names = [gene.name for gene in plan.genes]
+    for values in islice(product(*(gene.values for gene in plan.genes)), MOST_TRIED):
+        config = dict(zip(names, values, strict=True))
+        broken = _broken_rule(plan, config, study)
+        if not broken:
+            return
+        first = first if first and config != plan.defaults else broken
+    raise UsageError(f"--example {text!r} is not possible with any values of the genes: {first}; change the sizes")
+
+
+def _broken_rule(plan: Plan, config: Mapping[str, int | str], study: Mapping[str, int]) -> str:
+    """Return the first rule that a launch breaks, in words; empty if it obeys all of them."""
+    for _, condition, why in plan.constraints:
+        if not holds(plan, condition, config, study):
+            words = re.sub(r"divides\((.+), p\.(\w+)\)", r"\2 must be a multiple of \1", condition)
+            words = re.sub(r"\b[cp]\.", "", words)
+            return f"{words} ({why})"
+    grid, block = (plan.extents(extents, config, study) for extents in (plan.whole_grid, plan.block))
+    threads = prod(block)
+    if not 1 <= threads <= DRAFTED_FOR[0].threads_per_block or min(grid) < 1:
+        return f"a grid of {grid} blocks of {threads:,} threads is not possible"
+    return ""
 
 
 def _parsed(text: str) -> Mapping[str, str]:

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from evokern.cuda_source import CudaSource
-from evokern.cuda_source.lexer import NESTING, TokenStream, directive_name, without_comments
+from evokern.cuda_source.lexer import TokenStream, without_comments
+from evokern.cuda_source.preprocessor import nested
 from evokern.errors import SourceError
 from evokern.files import read_bytes
 
@@ -78,13 +79,8 @@ def check_language(path: Path, text: str) -> None:
 
 def _hip_header(text: str) -> str:
     """Return a HIP header that a file includes unconditionally; empty if there is none."""
-    depth = 0
-    for line in text.split("\n"):
-        if not line.lstrip().startswith("#"):
-            continue
-        name = directive_name(line)
-        depth += NESTING.get(name, 0)
-        if name == "include" and depth == 0 and (found := _HIP.search(line)):
+    for _, token, around in nested(TokenStream(text)):
+        if token.directive == "include" and not around and (found := _HIP.search(token.text)):
             return found[1]
     return ""
 
@@ -96,10 +92,9 @@ def check_balance(source: CudaSource, name: str) -> None:
         SourceError: the message names the bracket and its line.
     """
     stream = TokenStream(source.text)
-    depth, open_ = 0, list[tuple[str, int]]()
-    for token in stream.tokens:
-        depth += NESTING.get(token.directive, 0)
-        if token.kind != "punct" or depth:
+    open_: list[tuple[str, int]] = []
+    for _, token, around in nested(stream):
+        if token.kind != "punct" or around:
             continue
         if token.text in _CLOSER:
             open_.append((token.text, token.start))

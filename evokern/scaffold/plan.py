@@ -141,6 +141,11 @@ class Plan:
         return {gene.name: gene.default for gene in self.genes}
 
     @property
+    def free(self) -> list[str]:
+        """Fields that may have any value."""
+        return [field.name for field in self.fields if not field.choices]
+
+    @property
     def whole_grid(self) -> tuple[str, ...]:
         """Extents of the grid, rounded up to whole clusters."""
         if not self.grid or not self.cluster:

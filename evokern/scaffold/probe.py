@@ -64,8 +64,6 @@ class Touch:
     """Index after the last element written."""
     distinct: int
     """Number of elements written."""
-    found: bool
-    """Whether the run read an element that it had not written before."""
     in_place: bool
     """Whether an element was read before it was written."""
     first: int = 0
@@ -97,11 +95,18 @@ class Run:
     """Whether the launch has too many threads, or takes too many instructions."""
     instructions: int = 0
     """Warp instructions that ran."""
+    exact: Mapping[str, int] = field(default_factory=dict)
+    """Buffer → its number of elements, if it was given."""
 
     @property
     def ok(self) -> bool:
         """Whether every thread completed."""
         return not self.why
+
+    @property
+    def fault(self) -> str:
+        """Finding of the sanitizer in words; empty without one."""
+        return f"{self.finding.kind.replace('_', ' ')} at kernel.cu:{self.finding.line}" if self.finding else ""
 
 
 class Prober:
@@ -242,15 +247,13 @@ class Prober:
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         changed = {name: program.initial(name) for name in program.changed(memory)}
         large = result.over_limit or (not result.completed and finding is None)
-        if not keep:
-            return Run(touches, why, finding, changed=changed, too_large=large, instructions=result.warp_instructions)
-        contents = {name: buffer.read() for name, buffer in buffers.items()}
+        contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         dtypes = {argument.name: argument.dtype for argument in plan.arguments}
-        written = {name: footprint.of(buffer, DTYPE_BYTES[dtypes[name]])[1] for name, buffer in buffers.items()}
-        return Run(touches, why, finding, contents, written, changed, large)
+        wrote = {n: footprint.of(b, DTYPE_BYTES[dtypes[n]])[1] for n, b in buffers.items()} if keep else {}
+        return Run(touches, why, finding, contents, wrote, changed, large, result.warp_instructions, exact or {})
 
 
-_UNTOUCHED = Touch(0, 0, 0, False, False)
+_UNTOUCHED = Touch(0, 0, 0, False)
 
 
 def _room_of(program: SimulatedProgram, name: str) -> int:
@@ -280,35 +283,36 @@ def contents_of(argument: DraftArgument, elements: int, limit: int, seed: int, m
     return np.resize(_drawn(argument.dtype, limit, seed)[:elements], elements)
 
 
+def numpy_type(dtype: str) -> str:
+    """Return NumPy's type of a buffer's elements, or of their bits if NumPy lacks the type."""
+    if whole(dtype):
+        return f"{'i' if dtype[0] == 'i' else 'u'}{DTYPE_BYTES[dtype]}"
+    return {"f64": "f8", "f32": "f4", "f16": "f2", "bf16": "u2"}.get(dtype, "u1")
+
+
 @functools.lru_cache(maxsize=32)  # hundreds of runs of a search for a grid use the same contents
 def _drawn(dtype: str, limit: int, seed: int) -> Any:
-    width = DTYPE_BYTES[dtype]
     rng = np.random.default_rng(seed)
     if whole(dtype):
-        signed = "i" if dtype[0] == "i" else "u"
         # The largest integer comes early, so that small problems read it too.
-        return (limit - 1 - np.arange(FILLED) * 7 % limit).astype(f"{signed}{width}")
-    if width >= 4:
-        return rng.standard_normal(FILLED).astype(f"f{width}")
+        return (limit - 1 - np.arange(FILLED) * 7 % limit).astype(numpy_type(dtype))
     if dtype == "bf16":
         return (rng.standard_normal(FILLED).astype("f4").view("u4") >> 16).astype("u2")
-    if dtype == "f16":
-        return rng.standard_normal(FILLED).astype("f2")
+    if dtype in ("f64", "f32", "f16"):
+        return rng.standard_normal(FILLED).astype(numpy_type(dtype))
     return rng.integers(0, 0x40, FILLED).astype("u1")  # small positive numbers of both 8-bit formats
 
 
 def _scalar(dtype: str, value: float) -> Any:
-    kinds = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?"}
-    kind = kinds.get(dtype) or dtype[0] + str(DTYPE_BYTES[dtype])
     if dtype == "bf16":
         return (np.array([value], "f4").view("u4") >> 16).astype("u2")[0]
-    return np.dtype(kind).type(value)
+    return np.dtype("?" if dtype == "bool" else numpy_type(dtype)).type(value)
 
 
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int, lanes: int = 1) -> Touch:
     read, written, found = footprint.of(buffer, width)
     accessed = np.flatnonzero(read | written)
-    return Touch(_extent_of(read, lanes), _extent_of(written, lanes), int(np.count_nonzero(written)), bool(found.any()),
+    return Touch(_extent_of(read, lanes), _extent_of(written, lanes), int(np.count_nonzero(written)),
                  bool((found & written).any()), int(accessed[0]) if accessed.size else 0)  # fmt: skip
 
 

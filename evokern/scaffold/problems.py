@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
-from evokern.scaffold.infer import INDEX_LIMIT, LEVELS, Evidence, obeys, problems_at, size_of
+from evokern.scaffold.buffers import size_of
+from evokern.scaffold.evidence import INDEX_LIMIT, LEVELS, Evidence, obeys, problems_at
 from evokern.scaffold.plan import DraftTensor, Plan
-from evokern.scaffold.probe import Prober
+from evokern.scaffold.probe import Prober, Run
 
 LIMIT = 8
 """Upper limit of random integers that index a buffer."""
@@ -90,22 +91,30 @@ def _needed(
     return powers[low]
 
 
+def checked(
+    prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int],
+    config: Mapping[str, int | str] | None = None, *, keep: bool = False,
+) -> Run:  # fmt: skip
+    """Run a launch under the sanitizer with buffers of the drafted sizes."""
+    exact = {tensor.name: size_of(tensor, plan, problem, LIMIT, config) for tensor in tensors}
+    return prober.run(plan, problem, config=config, limit=LIMIT, exact=exact, keep=keep, sanitize=True)
+
+
+def writes_outputs(run: Run, tensors: Sequence[DraftTensor]) -> bool:
+    """Return whether a checked run ended without a finding and wrote all elements of the outputs."""
+    outputs = [tensor.name for tensor in tensors if tensor.role == "output"]
+    return run.ok and all(run.touches[name].distinct == run.exact[name] for name in outputs)
+
+
 def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> bool:
     """Return whether a run stays inside the drafted buffers and writes all output elements."""
-    sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
-    run = prober.run(plan, problem, limit=LIMIT, exact=sizes, sanitize=True)
-    return run.ok and all(
-        run.touches[tensor.name].distinct == sizes[tensor.name] for tensor in tensors if tensor.role == "output"
-    )
+    return writes_outputs(checked(prober, plan, tensors, problem), tensors)
 
 
 def _tail_fault(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> str:
     """Return what is wrong at a problem with a tail, for the comment on the divisor."""
-    sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
-    finding = prober.run(plan, problem, limit=LIMIT, exact=sizes, sanitize=True).finding
-    if finding is None:
-        return "with other values, runs leave elements unwritten"
-    return f"with other values, {finding.kind.replace('_', ' ')} at kernel.cu:{finding.line}"
+    fault = checked(prober, plan, tensors, problem).fault or "runs leave elements unwritten"
+    return f"with other values, {fault}"
 
 
 def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:

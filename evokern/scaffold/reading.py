@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, UNSUPPORTED, UNSUPPORTED_TYPES, CudaSource, KernelFunction, Parameter
-from evokern.cuda_source.host import Dim3, names_in, text_of, translated
+from evokern.cuda_source import CudaSource, KernelFunction, Parameter
+from evokern.cuda_source.c_types import ELEMENT_TYPES, NUMBERS, UNSUPPORTED, UNSUPPORTED_TYPES, WHOLE, lanes_of
+from evokern.cuda_source.host import names_in, translated
 from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
@@ -20,16 +21,13 @@ from evokern.scaffold.genes.tunables import find_tunables
 from evokern.scaffold.genes.uses import device_uses
 from evokern.scaffold.plan import DraftArgument, DraftField, Plan
 from evokern.scaffold.source_text import device_source
-from evokern.scaffold.stated.instantiation import Instance, Instantiation, with_literals
-from evokern.scaffold.stated.launch import WHOLE, LaunchReader, LaunchText, StatedLaunch, find_launch
+from evokern.scaffold.stated.found_launch import find_launch
+from evokern.scaffold.stated.instantiation import Instantiation
+from evokern.scaffold.stated.launch import LaunchReader, LaunchText
 from evokern.scaffold.stated.sizes import commented_sizes
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
-REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
-         "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
-_VECTOR = re.compile(r"(?:__)?(?:nv_)?(?:float|double|half|u?char|u?short|u?int|u?long(?:long)?|bfloat16)([234])")
-"""Vector type, with its number of elements."""
 
 
 @dataclass(frozen=True)
@@ -58,75 +56,53 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         SourceError: the kernel is missing, is ambiguous, or has unsupported arguments.
     """
     function = _with_pointers(source, _function(source, wanted))
+    _check_parameters(function)
     found_launch = find_launch(source, function, wanted)
-    plain = {*ELEMENT_TYPES, *WHOLE, *REAL, *(one.name for one in function.template)}
-    for parameter in function.parameters:
-        if parameter.base in UNSUPPORTED_TYPES:
-            raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
-    values = [one for one in function.parameters if not one.pointer and one.base not in plain]
-    if not any(parameter.pointer for parameter in function.parameters):
-        if values:
-            raise _by_value(function, values[0])
-        deduced = [p for p in function.parameters if p.base in plain - {*ELEMENT_TYPES, *WHOLE, *REAL}]
-        if deduced:
-            raise SourceError(
-                f"{function.signature}: the type of {deduced[0].name} is a template argument, but a drafted kernel "
-                "passes only pointers and numbers; change the kernel's parameters, or check an instance with "
-                "`evokern sanitize --entry`"
-            )
-        raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
-    template = Instantiation(source, function, wanted, found_launch)
     point = source.entry(wanted or function.qualified) if not function.template or "<" in (wanted or "") else None
-    concrete = template.concrete() if function.template else function.qualified
-    named = entry_words([concrete])
+    named = entry_words([Instantiation(source, function, wanted, found_launch).concrete])
     if any(not re.search(rf"\b{word}\b", source.device_text) for word in named):
         source = source.keeping(named)  # a type that only template arguments name
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name], named)
     has_sizes = any(not p.pointer and p.base in WHOLE for p in function.parameters)
     uses = device_uses(text)
-    parts = (found_launch.view.grid, found_launch.view.block, found_launch.view.shared) if found_launch else ()
+    view = found_launch.view if found_launch else None
+    parts = (view.grid, view.block, view.shared) if view else ()
     found = find_tunables(
         source, text, uses, has_sizes=has_sizes, launch_words=_words(parts), block_words=_words(parts[1:])
     )
-    sizes, genes = found.sizes, found.genes
-    instance = with_literals(template.instance(found.names), genes)
-    if point is not None and point.symbol:
-        instance = replace(instance, entry=function.name)
-    macros = [gene.name for gene in genes if gene.as_ == "macro"]
-    text = device_source(found.edited(text), [*macros, *found.macros], generated=bool(genes or sizes))
-    numbers = {macro: sizes[field.removeprefix("p.")] for macro, field in found.macros.items()}
-    defaults = {**numbers, **{gene.name: gene.default for gene in (*genes, *instance.genes)}}
-    options = Plan("", (*genes, *instance.genes), (), (), (), ()).defines(defaults, {})
+    instance = Instantiation(source, function, wanted, found_launch, found.names)
+    genes, names = (*found.genes, *instance.genes.values()), {**found.names, **instance.names}
+    macros = [gene.name for gene in found.genes if gene.as_ == "macro"]
+    text = device_source(found.edited(text), [*macros, *found.macros], generated=bool(found.genes or found.sizes))
+    numbers = {macro: found.sizes[field.removeprefix("p.")] for macro, field in found.macros.items()}
+    options = Plan("", genes, (), (), (), ()).defines({**numbers, **{gene.name: gene.default for gene in genes}}, {})
     types = _types(function, instance, text, options)
-    names = {**found.names, **instance.names}
-    dtypes = {p.name: ELEMENT_TYPES.get(types.get(p.base, p.base), "f32") for p in function.parameters if p.pointer}
-    launch = None
+    whole = [p.name.upper() for p in function.parameters if not p.pointer and types.get(p.base, p.base) in WHOLE]
+    launch = LaunchText(fields=tuple(DraftField(name) for name in dict.fromkeys(whole)))
     if found_launch:
-        reader = LaunchReader(found_launch, function, {**found.names, **instance.names}, types, text)
-        launch = reader.read(dtypes, instance.hosts, instance.literals)
-    fields = _fields(function, sizes, types, instance, launch)
-    unread = _unread(found_launch, launch)
-    block, block_genes = block_of(function, launch, names, text, unread)
-    arguments = tuple(_arguments(function, found_launch, types, launch))
-    known = {**names, **(launch.named if launch else {}), **{one.name: f"p.{one.name}" for one in fields}}
-    view = found_launch.view if found_launch else None
+        dtypes = {p.name: ELEMENT_TYPES.get(types.get(p.base, p.base), "f32") for p in function.parameters if p.pointer}
+        reader = LaunchReader(found_launch, function, names, types, text)
+        launch = reader.read(dtypes, instance.hosts, instance.literals(found.genes))
+    sized = [*launch.fields, *instance.fields.values(), *(DraftField(name) for name in found.sizes)]
+    fields = {field.name: field for field in sized or [DraftField("N")]}
+    block, block_genes = block_of(function, launch, names, text)
+    known = {**names, **launch.named, **{name: f"p.{name}" for name in fields}}
     commented, rows = commented_sizes(source, function, view, {word.lower(): text for word, text in known.items()})
-    stated = dict(launch.stated) if launch else {}
+    stated = dict(launch.stated)
     for name, one in commented.items():
         if not (other := stated.get(name)) or not other.axes or (one.sure and not other.sure):
             stated[name] = one
-    fields = (*fields, *rows)
     plan = Plan(
-        entry=instance.entry,
-        genes=(*genes, *instance.genes, *block_genes),
-        fields=fields,
-        arguments=arguments,
-        grid=launch.grid if launch else (),
+        entry=function.name if point is not None and point.symbol else instance.entry,
+        genes=(*genes, *block_genes),
+        fields=(*fields.values(), *rows),
+        arguments=tuple(_arguments(function, types, launch)),
+        grid=launch.grid,
         block=block,
         shared=_shared(text, launch, block),
-        cluster=_cluster(function, names),
+        cluster=_cluster(function, names) or launch.cluster,
         macros=found.macros,
-        constraints=launch.constraints if launch else (),
+        constraints=launch.constraints,
         constants=constants_of(text, types),
         stated=stated,
     )
@@ -134,15 +110,29 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     plan = with_rules(plan, whole_quotients(quotients), "the file divides these numbers")
     conditions = [made for one in uses.assertions if (made := translated(one, names, uses.bodies))]
     plan = with_rules(plan, conditions, "a static_assert in the file requires it")
-    literals = {**(launch.literals if launch else {}), **sizes}
-    line = f"line {found_launch.view.line}" if found_launch and not unread else ""
-    return KernelReading(function, plan, text, line, unread, literals, _copied(launch))
+    line = f"line {view.line}" if view and not launch.unread else ""
+    return KernelReading(function, plan, text, line, launch.unread, {**launch.literals, **found.sizes}, launch.copied)
 
 
-def _copied(launch: LaunchText | None) -> dict[str, str]:
-    words = {(True, True): "both", (True, False): "in", (False, True): "out"}
-    buffers = launch.buffers.items() if launch else ()
-    return {name: words[b.copied_in, b.copied_out] for name, b in buffers if b.copied_in or b.copied_out}
+def _check_parameters(function: KernelFunction) -> None:
+    """Reject a kernel with parameters for which evokern has no buffers, or without a pointer to results."""
+    for parameter in function.parameters:
+        if parameter.base in UNSUPPORTED_TYPES:
+            raise SourceError(f"{function.signature} takes {parameter.type} {parameter.name}, but {UNSUPPORTED}")
+    if any(parameter.pointer for parameter in function.parameters):
+        return
+    template = {one.name for one in function.template}
+    for parameter in function.parameters:
+        if parameter.base not in {*ELEMENT_TYPES, *template}:
+            raise _by_value(function, parameter)
+    for parameter in function.parameters:
+        if parameter.base in template - {*ELEMENT_TYPES}:
+            raise SourceError(
+                f"{function.signature}: the type of {parameter.name} is a template argument, but a drafted kernel "
+                "passes only pointers and numbers; change the kernel's parameters, or check an instance with "
+                "`evokern sanitize --entry`"
+            )
+    raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
 
 
 def _words(parts: Iterable[object]) -> set[str]:
@@ -155,25 +145,6 @@ def _words(parts: Iterable[object]) -> set[str]:
                 found.add(name.text)
                 waiting.append(name.value)
     return found
-
-
-def _unread(found: StatedLaunch | None, launch: LaunchText | None) -> str:
-    """Return why a launch does not state grid and block, or an empty string if it does."""
-    if found is None or launch is None:
-        return "the file does not launch the kernel"
-    view = found.view
-    parts = (("grid", view.grid, launch.grid), ("block", view.block, launch.block))
-    lost = [(what, _written(extents)) for what, extents, made in parts if not made]
-    return " and ".join(
-        f"the {what} `{text}` of the launch on line {view.line} could not be read" for what, text in lost
-    )
-
-
-def _written(extents: Dim3) -> str:
-    texts = [text_of(one) for one in (extents.x, extents.y, extents.z)]
-    while len(texts) > 1 and texts[-1] == "1":
-        texts.pop()
-    return ", ".join(texts)
 
 
 def _with_pointers(source: CudaSource, function: KernelFunction) -> KernelFunction:
@@ -204,24 +175,13 @@ def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
         return templates[0]
 
 
-def _types(function: KernelFunction, instance: Instance, text: str, options: Sequence[str]) -> dict[str, str]:
+def _types(function: KernelFunction, instance: Instantiation, text: str, options: Sequence[str]) -> dict[str, str]:
     """Return a map of C types as written to actual types, for template parameters and names that the source defines."""
     found = instance.types
     unknown = {found.get(p.base, p.base) for p in function.parameters}
-    unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in REAL}
+    unknown = {name for name in unknown if name not in ELEMENT_TYPES}
     resolved = next(filter(None, (resolve.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
-
-
-def _fields(
-    function: KernelFunction, sizes: Mapping[str, int], types: Mapping[str, str], instance: Instance,
-    launch: LaunchText | None,
-) -> tuple[DraftField, ...]:  # fmt: skip
-    """Return the fields: of template arguments, of the launch or else of the kernel's integers, and of macros."""
-    whole = [p.name.upper() for p in function.parameters if not p.pointer and types.get(p.base, p.base) in WHOLE]
-    stated = launch.fields if launch else tuple(DraftField(name) for name in dict.fromkeys(whole))
-    made = {field.name: field for field in (*stated, *instance.fields, *(DraftField(name) for name in sizes))}
-    return tuple(made.values()) or (DraftField("N"),)
 
 
 def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ...]:
@@ -241,9 +201,9 @@ def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ..
     return tuple(made)
 
 
-def _shared(text: str, launch: LaunchText | None, block: tuple[str, ...]) -> str:
+def _shared(text: str, launch: LaunchText, block: tuple[str, ...]) -> str:
     """Return the launch's dynamic shared memory, or else 4 bytes per thread if device code has a dynamic array."""
-    if launch and launch.shared and (launch.shared != "0" or launch.grid):
+    if launch.shared and (launch.shared != "0" or launch.grid):
         return launch.shared
     return " * ".join(["4", *block]) if dynamic_arrays(text) else "0"
 
@@ -259,14 +219,12 @@ def _cluster(function: KernelFunction, names: Mapping[str, str]) -> tuple[str, .
     return tuple(text for text in extents if text) if all(extents) else ()
 
 
-def _arguments(
-    function: KernelFunction, found: StatedLaunch | None, types: Mapping[str, str], launch: LaunchText | None
-) -> Iterator[DraftArgument]:
+def _arguments(function: KernelFunction, types: Mapping[str, str], launch: LaunchText) -> Iterator[DraftArgument]:
     """Yield the kernel's parameters, with numbers from the file's launch."""
-    passed = found.view.arguments if found else (None,) * len(function.parameters)
-    for position, (parameter, argument) in enumerate(zip(function.parameters, passed, strict=True)):
+    for position, parameter in enumerate(function.parameters):
         base = types.get(parameter.base, parameter.base)
         name = parameter.name or f"argument{position}"
+        stated = launch.numbers.get(parameter.name)
         if parameter.of_pointers:
             raise SourceError(
                 f"{function.signature}: {parameter.type} {name} points to pointers, but evokern passes only pointers "
@@ -274,19 +232,14 @@ def _arguments(
             )
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
-            vector = _VECTOR.fullmatch(base)
             why = "" if dtype else f"unknown element type {parameter.base}"
-            yield DraftArgument(name, dtype or "f32", None, why, int(vector[1]) if vector else 1)
+            yield DraftArgument(name, dtype or "f32", None, why, lanes_of(base))
         elif base in WHOLE:
-            stated = launch.numbers.get(parameter.name) if launch else None
             yield DraftArgument(name, WHOLE[base], stated or f"p.{name.upper()}")
-        elif base in REAL:
-            literal = argument if isinstance(argument, int | float) else None
-            formula = launch.numbers.get(parameter.name) if launch and base != "bool" else None
-            number = 1.0 if literal is None else float(literal)
-            value = formula or str(bool(number) if base == "bool" else number)
-            known = literal is not None or formula is not None
-            yield DraftArgument(name, REAL[base], value, "" if known else "the file's launch passes a variable")
+        elif base in NUMBERS:
+            value = "True" if base == "bool" else "1.0"
+            why = "" if stated else "the file's launch passes a variable"
+            yield DraftArgument(name, NUMBERS[base], stated or value, why)
         else:
             raise _by_value(function, parameter)
 

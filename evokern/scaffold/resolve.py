@@ -7,18 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from evokern.compile.build import compile_to_ptx
 from evokern.compile.records import Program
-from evokern.cuda_source import ELEMENT_TYPES
+from evokern.cuda_source.c_types import ELEMENT_TYPES
+from evokern.cuda_source.mangled import BUILTIN_TYPES
 from evokern.declaration.render import Rendered
 from evokern.hardware.profiles import Profile
 from evokern.scaffold.plan import generated_headers
 
 _PROBE = "\ntemplate <class evokern_T> __global__ void evokern_type() {}\n"
-_BUILTIN = {
-    "f": "float", "d": "double", "i": "int", "j": "unsigned", "l": "int64_t", "m": "uint64_t", "x": "long long",
-    "y": "unsigned long long", "s": "short", "t": "unsigned short", "a": "signed char", "h": "unsigned char",
-    "c": "char", "b": "bool",
-}  # fmt: skip
-"""Builtin types by their mangled letter: Itanium C++ ABI, section 5.1.5.2."""
 
 
 def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profile) -> dict[str, str]:
@@ -44,8 +39,8 @@ def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profi
     found: dict[str, str] = {}
     for name, entry in zip(asked, entries, strict=True):
         match = re.search(r"evokern_typeI(?:(\d+)(\w+)|([a-z]))EvvE?", program.lowered.get(entry, ""))
-        if match and match[3] in _BUILTIN:
-            found[name] = _BUILTIN[match[3]]
+        if match and match[3] in BUILTIN_TYPES:
+            found[name] = BUILTIN_TYPES[match[3]]
         elif match and match[1] and match[2][: int(match[1])] in ELEMENT_TYPES:
             found[name] = match[2][: int(match[1])]
     return found

@@ -72,7 +72,8 @@ def _bordered(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit
                 for run in range(len(extents))
             ]
             if sizes == list(extents):
-                return Fit(tuple(_plus(name, more) for name, more in zip(chosen, margin, strict=True)), True)
+                parts = ("" if not more else f" {'+' if more > 0 else '-'} {abs(more)}" for more in margin)
+                return Fit(tuple(map("".join, zip(chosen, parts, strict=True))), True)
     return None
 
 
@@ -89,10 +90,6 @@ def _windowed(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit
                 if [prod(known[c][run] for c in chosen) for run in range(len(extents))] == list(extents):
                     return Fit(chosen, True)
     return None
-
-
-def _plus(name: str, more: int) -> str:
-    return name if more == 0 else f"{name} {'+' if more > 0 else '-'} {abs(more)}"
 
 
 def _covering(

@@ -17,8 +17,9 @@ from evokern.scaffold.input_file import check_balance, check_language, text_of
 from evokern.scaffold.source_text import with_definitions
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
 from evokern.scaffold.tuner.draft import draft_of
-from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
+from evokern.scaffold.tuner.request import is_script
 from evokern.scaffold.tuner.script import run_script
+from evokern.scaffold.tuner.t1 import from_t1, is_t1
 
 _TAKEN = "{target} already exists; choose another name with --name, or replace it with --force"
 

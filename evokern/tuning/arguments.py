@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction
+from evokern.cuda_source import CudaSource, KernelFunction
 from evokern.cuda_source import Parameter as CudaParameter
+from evokern.cuda_source.c_types import ELEMENT_TYPES, REAL, WHOLE
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.errors import UsageError, suggestion
 from evokern.scaffold import resolve
 from evokern.scaffold.reading import DRAFTED_FOR
-from evokern.scaffold.stated.launch import WHOLE
 from evokern.tuning.arrays import DTYPES, Example, framework_of, number_of
 from evokern.tuning.marks import InOut, OutLike
 
-_REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
-         "nv_bfloat16": "bf16"}  # fmt: skip
 _RANGES = {"i32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1), "i64": (-(2**63), 2**63 - 1), "u64": (0, 2**64 - 1)}
 
 
@@ -107,8 +105,7 @@ def _names(parameters: Sequence[CudaParameter]) -> list[str]:
 def _types(parameters: Sequence[CudaParameter], template: Mapping[str, str], source: CudaSource) -> Mapping[str, str]:
     """Return a map of types as written to actual types."""
     found = {p.base: template[p.base] for p in parameters if p.base in template}
-    known = {*ELEMENT_TYPES, *WHOLE, *_REAL}
-    unknown = {found.get(p.base, p.base) for p in parameters} - known
+    unknown = {found.get(p.base, p.base) for p in parameters} - {*ELEMENT_TYPES}
     resolved: Mapping[str, str] = {}
     if unknown - {"void"}:
         resolved = resolve.types(source.device_text, unknown, (), DRAFTED_FOR[0])
@@ -191,8 +188,8 @@ def _number(number: int | float, base: str, where: str, written: str) -> tuple[A
         if number not in (0, 1):
             raise UsageError(f"{where} is {number!r}, but the kernel takes {written}; pass True or False")
         return "bool", "", (), "", "", bool(number)
-    if base in _REAL:
-        return _REAL[base], "", (), "", "", float(number)
+    if base in REAL:
+        return REAL[base], "", (), "", "", float(number)
     if base not in WHOLE:
         raise UsageError(
             f"{where}: the kernel takes {written} by value, and evokern passes only numbers and arrays; change the "
@@ -209,7 +206,7 @@ def _number(number: int | float, base: str, where: str, written: str) -> tuple[A
 def _fitting(example: Example, base: str, where: str, written: str) -> str:
     """Return the dtype of a buffer, which must fit the pointer's type."""
     own = DTYPES[example.dtype_name]
-    wanted = ELEMENT_TYPES.get(base) or WHOLE.get(base)
+    wanted = ELEMENT_TYPES.get(base)
     if wanted is None or wanted == own:
         return own
     same_size = DTYPE_BYTES[own] == DTYPE_BYTES[wanted]

@@ -24,6 +24,7 @@ from evokern.declaration.as_data.declared import (
     declared_kernel,
     register,
 )
+from evokern.declaration.as_data.golden import KernelReference
 from evokern.declaration.bounds import ErrorBound
 from evokern.declaration.genes import Value, filled, placeholders
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel
@@ -171,7 +172,8 @@ class _Builder:
         read = frozenset().union(*(names for _, names in self.rules.values()))
         for name in self.call.params:
             if name not in words and name not in read:
-                known = [m.name for m in self.source.macros if m.kind in ("required", "default", "undefined")]
+                kinds = {macro.name: macro.kind for macro in self.source.macros}
+                known = [w for w in sorted(words) if kinds.get(w, "used" if w.isupper() else "defined") != "defined"]
                 known = [one for one in known if one not in self.call.params] or sorted(read)
                 hint = suggestion(name, known)
                 raise UsageError(
@@ -193,7 +195,8 @@ class _Builder:
     def kernel(self, stored: Mapping[str, str] | None) -> Tuned:
         """Return the kernel, with the examples of a stored study."""
         functions, passing = self._functions()
-        self.flops = check_reference(self.call.reference, passing, self.arguments)
+        itself = isinstance(self.call.reference, KernelReference)
+        self.flops = 0.0 if itself else check_reference(self.call.reference, passing, self.arguments)
         notes: list[str] = []
         files = list(self._source_files())
         values = {one.name: one.values for one in self.arguments if one.values}
@@ -211,6 +214,12 @@ class _Builder:
             kernel = declared_kernel(folder, content, tried=self.flops <= MOST_TRIED_FLOPS)
         except KernelError as error:
             raise self._without_bound(error) from error
+        known = kernel.workload.reference
+        if isinstance(known, KernelReference) and not known.affordable(kernel.problem({})):
+            raise UsageError(
+                "the outputs of the default candidate take too long to simulate; pass reference=, a function, or a "
+                "smaller problem"
+            )
         outside = kernel.outside_headers(kernel.files())
         kernel = replace(kernel, content=replace(content, outside=outside))
         return Tuned(kernel, self.device, tuple(notes), _range_note(self.arguments) if stored is None else "")
@@ -240,7 +249,9 @@ class _Builder:
             raise UsageError(f"reference is {call.reference!r}; use a function that returns the outputs")
         passed = [one for one in self.arguments if one.role != "output"]
         numbers = {one.name: one.number for one in passed if one.number is not None}
-        order = order_of(call.reference, inputs, numbers, [one.name for one in passed])
+        names = [one.name for one in passed]
+        itself = isinstance(call.reference, KernelReference)
+        order = () if itself else order_of(call.reference, inputs, numbers, names)
         passing = Passing(
             inputs, outputs, order, {one.name: one.kept for one in arrays if one.kept and one.role != "output"},
             next((one.framework for one in arrays if one.framework), "torch"), {one.name: one.shape for one in arrays},

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from evokern.declaration.as_data.declared import Passing
 from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS
 from evokern.errors import UsageError
-from evokern.scaffold.infer import INDEX_LIMIT
+from evokern.scaffold.evidence import INDEX_LIMIT
 from evokern.scaffold.plan import DraftTensor, Plan, whole
-from evokern.scaffold.probe import CONSTANT, MOST_STATED, Prober, Run, contents_of
+from evokern.scaffold.probe import CONSTANT, MOST_STATED, Prober, Run, contents_of, numpy_type
 from evokern.scaffold.problems import LIMIT
 from evokern.tuning.reference import order_of
 from evokern.tuning.stated_reference import takes_by_name
@@ -115,12 +115,14 @@ class Reading:
 
     def difference(self, returned: Mapping[str, torch.Tensor], run: Run, problem: Mapping[str, int]) -> str:
         """Return the first element that a run wrote differently than a reference, in words; empty if there is none."""
+        import numpy as np
         import torch
 
         assert run.contents is not None, "the contents were requested"
         for tensor in self.outputs:
             expected = returned[tensor.name].reshape(-1).to(torch.float64)
-            actual = _tensor(_elements(run.contents[tensor.name], tensor.dtype), tensor.dtype)[: expected.numel()]
+            contents = np.frombuffer(run.contents[tensor.name], numpy_type(tensor.dtype))
+            actual = _tensor(contents, tensor.dtype)[: expected.numel()]
             written = torch.from_numpy(run.written[tensor.name].copy())[: expected.numel()]
             wrong = ~_close(actual, expected, tensor.dtype) & written
             if wrong.any():
@@ -136,15 +138,6 @@ class Reading:
 def in_words(problem: Mapping[str, int]) -> str:
     """Return a problem as text."""
     return " ".join(f"{name}={value}" for name, value in problem.items())
-
-
-def _elements(contents: bytes, dtype: str) -> Any:
-    """Return contents as an array of the type that `contents_of` uses."""
-    import numpy as np
-
-    kinds = {"bf16": "u2", "f16": "f2", "f32": "f4", "f64": "f8"}
-    default = f"{dtype[0]}{DTYPE_BYTES[dtype]}" if whole(dtype) else "u1"
-    return np.frombuffer(contents, kinds.get(dtype, default))
 
 
 def _tensor(data: Any, dtype: str) -> torch.Tensor:

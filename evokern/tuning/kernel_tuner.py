@@ -10,13 +10,9 @@ from math import prod
 from types import SimpleNamespace
 from typing import Any
 
-from evokern.cuda_source import read
 from evokern.declaration.as_data.expressions import value_of
-from evokern.declaration.kernel import Launch, Scalar, Tensor
-from evokern.declaration.render import Rendered
-from evokern.errors import KernelError, SourceError, UsageError
+from evokern.errors import SourceError, UsageError
 from evokern.export.t4 import objective_ms
-from evokern.scaffold.plan import generated_headers
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading
 from evokern.scaffold.tuner.arithmetic import value_over
@@ -25,7 +21,6 @@ from evokern.scaffold.tuner.fake_kernel_tuner import described_call
 from evokern.scaffold.tuner.request import TunerRequest, from_call
 from evokern.scaffold.tuner.stated import OBSERVED, RTOL
 from evokern.study.trial import Trial
-from evokern.tuning.arguments import TunedArgument
 from evokern.tuning.arrays import framework_of, number_of
 from evokern.tuning.marks import inout, out_like
 
@@ -59,7 +54,7 @@ class KernelTunerCall:
     sampler: str | None
     """Sampler; None for the default."""
     note: str = ""
-    """Note for the user if the reference is one configuration."""
+    """Note for the user if the reference is the default candidate."""
 
 
 def check_supported(call: Any) -> None:
@@ -137,11 +132,13 @@ class _Translation:
         options |= {"tolerance": (float(call.atol), RTOL), "draw": self._kept()}
         if call.answer is not None:
             return KernelTunerCall({**options, "reference": self._answer(args)}, STRATEGIES[call.strategy])
+        from evokern.device.default_outputs import SameAsDefault
+
         note = (
-            "tune_kernel got neither answer nor reference: candidates are compared with the configuration "
-            f"{' '.join(f'{k}={v}' for k, v in plan.defaults.items())}, not with a known result"
+            "tune_kernel got neither answer nor reference: candidates are compared with the default candidate, not "
+            "with a known result"
         )
-        return KernelTunerCall({**options, "reference": DefaultOutputs(self, args)}, STRATEGIES[call.strategy], note)
+        return KernelTunerCall({**options, "reference": SameAsDefault()}, STRATEGIES[call.strategy], note)
 
     def _text(self) -> str:
         """Return the source, in which macros that depend on the problem have their values."""
@@ -243,59 +240,6 @@ def _wide(array: Any) -> Any:
     if whole:
         return array
     return array.double() if framework_of(array) == "torch" else array.astype("float64")
-
-
-class DefaultOutputs:
-    """Reference that returns the outputs of one configuration, which the simulator runs."""
-
-    def __init__(self, made: _Translation, args: Sequence[Any]) -> None:
-        from evokern.device import default_outputs
-        from evokern.tuning.arguments import arguments_of
-
-        plan = made.plan
-        self.compared_with = "one configuration (no known result)"
-        self._source, self._options = made.source, plan.defines(plan.defaults, made.problem)
-        arguments = arguments_of(args, made.function, {}, read(made.source), made._kept())
-        roles: Any = {one.name: one.role for one in arguments}
-        self._tensors = {one.name: Tensor(one.dtype, one.shape, roles[one.name]) for one in arguments if one.role}
-        passed: Any = tuple(one.name if one.role else _scalar(one) for one in arguments)
-        entry = plan.entry_of(plan.defaults, made.problem)
-        grid, block = (plan.extents(texts, plan.defaults, made.problem) for texts in (plan.grid, plan.block))
-        self._launch = Launch(entry, grid, block, passed, plan.value(plan.shared, plan.defaults, made.problem))
-        needed = default_outputs.instructions(self._program(), [self._launch], self._tensors)
-        if needed > default_outputs.MOST_INSTRUCTIONS:
-            raise UsageError(
-                f"tune_kernel got neither answer nor reference, and the simulator would need {needed:.2g} instructions "
-                "for the results of a configuration; pass answer= or reference="
-            )
-
-    def _program(self) -> Any:
-        from evokern.device import default_outputs
-
-        try:
-            return default_outputs.compiled(
-                Rendered(
-                    self._source, "kernel.cu", generated_headers(self._options), self._options, (self._launch.entry,)
-                )
-            )
-        except KernelError as error:
-            raise UsageError(f"tune_kernel: the first configuration fails: {error}") from error
-
-    def __call__(self, *inputs: Any) -> Any:
-        """Return the outputs for some inputs."""
-        import torch
-
-        from evokern.device import default_outputs
-
-        names = [name for name, tensor in self._tensors.items() if tensor.given]
-        given = {name: torch.as_tensor(one).to(torch.float64).cpu() for name, one in zip(names, inputs, strict=True)}
-        found = default_outputs.outputs(self._program(), [self._launch], self._tensors, given)
-        return list(found.values())
-
-
-def _scalar(argument: TunedArgument) -> Scalar:
-    dtype: Any = argument.dtype
-    return Scalar(dtype, argument.number or 0)
 
 
 def results_of(trials: Sequence[Trial], metrics: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from paths import DATA
 from evokern.cuda_source import CudaSource, device_only, read
 from evokern.cuda_source.host import names_in, text_of
 from evokern.cuda_source.reader.finders import dynamic_arrays
+from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.errors import SourceError
 
 FILES = DATA / "cuda_files"
@@ -131,14 +132,12 @@ def test_conditionals_inside_host_functions_stay_balanced() -> None:
 
 
 def test_macros_and_where_their_values_come_from() -> None:
-    """A definition, a default, a demand and a bare use are four different things."""
+    """A definition, a default and a demand are three different things."""
     kinds = {m.name: (m.kind, m.number) for m in sample("nvcc_program.cu").macros}
     demanded = {m.name: m.kind for m in sample("tensor_core.cu").macros}
-    bare = {m.name: m.kind for m in read("__global__ void k(float* x) { x[threadIdx.x % BLOCK_M] = SCALE; }").macros}
 
     assert kinds == kinds | {"TILE": ("defined", 16), "UNROLL": ("default", 4)}
     assert demanded == {"TILE_M": "required", "TILE_N": "required", "STAGES": "required"}
-    assert bare == {"BLOCK_M": "undefined", "SCALE": "undefined"}
 
 
 def test_directives_behind_blanks_are_directives() -> None:
@@ -162,7 +161,6 @@ def test_directives_behind_blanks_are_directives() -> None:
         "WS": ("defined", 32, 3),
         "QS": ("default", 3, 5),
         "STRING": ("defined", None, 9),
-        "USE_SMEM": ("undefined", None, 17),
     } == kinds
     assert [(include.name, include.status, include.line) for include in source.includes] == [
         ("absent.h", "missing", 7),
@@ -487,7 +485,7 @@ def test_of_two_heads_before_one_body_the_first_counts() -> None:
 
     assert names(source) == ["k"]
     assert [p.name for p in source.entries[0].parameters] == ["x", "n"]
-    assert (first.base, first.pointer, first.const, first.restrict) == ("float", True, True, True)
+    assert (first.base, first.pointer, first.const) == ("float", True, True)
 
 
 def test_a_constant_that_only_a_pragma_names_stays() -> None:
@@ -496,3 +494,16 @@ def test_a_constant_that_only_a_pragma_names_stays() -> None:
     text = f"constexpr int N = 4;\n__global__ void k(int* x) {{\n{loop}}}\n"
 
     assert text == device_only(text)
+
+
+def test_a_header_with_one_default_is_no_include_guard(tmp_path: Path) -> None:
+    """Its macro can be set; a guard with a value, around a whole header, cannot, and it is not inlined."""
+    (tmp_path / "tile.h").write_text("#ifndef TILE\n#define TILE 16\n#endif\n")
+    (tmp_path / "size.h").write_text("#ifndef SIZE_H\n#define SIZE_H 1\nconstexpr int SIZE = 4;\n#endif\n")
+    file = tmp_path / "k.cu"
+    file.write_text('#include "tile.h"\n#include "size.h"\n__global__ void k(int* x) { x[TILE] = SIZE; }\n')
+    source = read(file)
+
+    assert {macro.name: macro.kind for macro in source.macros} == {"TILE": "default"}
+    inlined = inline_headers(source.device_text, source.headers)
+    assert "#define TILE 16" in inlined and "SIZE_H" not in inlined

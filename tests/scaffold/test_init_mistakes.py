@@ -111,3 +111,25 @@ def test_each_step_names_file_and_line(here: Path) -> None:
         assert marked, name
         for number in marked:
             assert f"{name}:{number}: {lines[number - 1].partition('TODO: ')[2]}" in told
+
+
+def test_an_example_that_no_candidate_can_run_is_refused(here: Path) -> None:
+    """The message names the rule; sizes that another value of a gene permits are taken."""
+    whole = KERNEL.replace("x * 64", "x * BLOCK").format("  y[i] = 2 * x[i];\n")
+    launch = LAUNCH.replace("(n + 63) / 64, 64", "n / BLOCK, BLOCK")
+    (here / "whole.cu").write_text(f"#define BLOCK 64\n{whole}{launch}")
+    assert "not possible with any values of the genes: N must be a multiple of BLOCK" in _refused(
+        "whole.cu", "--example", "N=1000"
+    )
+    assert CliRunner().invoke(app, ["init", "whole.cu", "--example", "N=96"]).exit_code == 0
+
+
+def test_a_race_of_the_own_values_is_named_and_not_blamed_on_others(here: Path) -> None:
+    """The first point of the list is the line of the race; the gene keeps its values."""
+    body = "  __shared__ float s[BLOCK];\n  s[threadIdx.x] = x[i];\n  if (i < n) y[i] = s[BLOCK - 1 - threadIdx.x];\n"
+    text = KERNEL.replace("x * 64", "x * BLOCK").format(body.replace("= x[i]", "= i < n ? x[i] : 0"))
+    launch = LAUNCH.replace("(n + 63) / 64, 64", "(n + BLOCK - 1) / BLOCK, BLOCK")
+    (here / "race.cu").write_text(f"#define BLOCK 64\n{text}{launch}")
+    told = CliRunner().invoke(app, ["init", "race.cu"]).stdout.partition("To do:\n")[2]
+    assert told.startswith("  - kernel.cu:9: shared race with the file's own values at N="), told
+    assert "stays fixed" not in told and "confirm BLOCK" in told

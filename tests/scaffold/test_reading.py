@@ -118,3 +118,25 @@ def test_a_number_that_the_host_computes_from_sizes_is_a_formula(before: str, pa
 def test_a_number_from_an_unknown_function_stays_open() -> None:
     argument = read_kernel(read(SCALED % ("float s = scale_of(d);", "s")), None).plan.arguments[-1]
     assert (argument.expression, argument.why) == ("1.0", "the file's launch passes a variable")
+
+
+def test_the_cluster_of_a_launch_attribute_is_read() -> None:
+    """A launch sets its cluster if the kernel does not."""
+    host = """void run(const float* x, float* y, int n) {
+  cudaLaunchConfig_t config = {0};
+  config.gridDim = dim3((n + 255) / 256);
+  config.blockDim = dim3(256);
+  cudaLaunchAttribute attribute[1];
+  attribute[0].id = cudaLaunchAttributeClusterDimension;
+  attribute[0].val.clusterDim.x = 2;
+  attribute[0].val.clusterDim.y = 1;
+  attribute[0].val.clusterDim.z = 1;
+  config.attrs = attribute;
+  cudaLaunchKernelEx(&config, scale, x, y, n);
+}
+"""
+    kernel = (
+        "__global__ void scale(const float* x, float* y, int n) { y[threadIdx.x + blockIdx.x * 256] = x[0] * n; }\n"
+    )
+    plan = read_kernel(read(kernel + host), None).plan
+    assert (plan.cluster, plan.grid) == (("2",), ("ceil_div(p.N, c.BLOCK_X)",))

@@ -19,8 +19,9 @@ from evokern.scaffold.declaration_text import study_toml
 from evokern.scaffold.problems import tile_units
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
 from evokern.scaffold.tuner.draft import draft_of
-from evokern.scaffold.tuner.request import from_call, from_t1, is_script, is_t1
+from evokern.scaffold.tuner.request import from_call, is_script
 from evokern.scaffold.tuner.script import run_script
+from evokern.scaffold.tuner.t1 import from_t1, is_t1
 from evokern.study.discovery import find_kernel
 
 SCRIPT = '''

@@ -264,7 +264,7 @@ def _declared(entry: KernelFunction, params: Sequence[Param]) -> Sequence[Parame
     """Return the parameters from the source, or from the PTX if a macro or a pack hides them."""
     if len(entry.parameters) == len(params):
         return entry.parameters
-    return [Parameter(f".{param.type}", "", "", False, False, False) for param in params]
+    return [Parameter(f".{param.type}", "", "", pointer=False, const=False) for param in params]
 
 
 def _signature(entry: KernelFunction, params: Sequence[Param]) -> str:

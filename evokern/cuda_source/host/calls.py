@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from evokern.cuda_source.host import tree
@@ -22,7 +23,6 @@ from evokern.cuda_source.host.frames import (
     argument_list,
     as_expr,
     cluster_of,
-    conjuncts,
     result_of,
 )
 from evokern.cuda_source.host.known_functions import (
@@ -36,10 +36,9 @@ from evokern.cuda_source.host.known_functions import (
     TENSOR,
     TORCH_TYPES,
     known_call,
-    replace_buffer,
     tensor_call,
 )
-from evokern.cuda_source.host.program import FunctionNode, ParameterNode, function_parameters
+from evokern.cuda_source.host.program import FunctionNode, ParameterNode, function_parameters, itself
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import (
@@ -51,6 +50,7 @@ from evokern.cuda_source.host.values import (
     is_long,
     number,
     operation,
+    product_of,
     text_of,
     whole,
 )
@@ -68,21 +68,15 @@ class CallEvaluator(ExpressionEvaluator):
         if TENSOR.search(bare):
             return HostBuffer(one.name, "tensor")
         if bare.endswith("*"):
-            return Pointer(
-                HostBuffer(one.name, "parameter", dtype=bare.rstrip("*")), self._type_text(bare.rstrip("*"), frame)
-            )
+            kind = bare.rstrip("*")
+            return Pointer(HostBuffer(one.name, "parameter", dtype=kind), self._type_text(kind, frame))
         if bare == "dim3":
-            parts = [Name(f"{one.name}.{axis}", "parameter", scope=frame.function) for axis in "xyz"]
-            return Dim3(*parts)
+            return Dim3(*(Name(f"{one.name}.{axis}", "parameter", scope=frame.function) for axis in "xyz"))
         if CONTAINER.search(bare.partition("<")[0]):
             inner = bare.partition("<")[2].rpartition(">")[0]
             if not TENSOR.search(inner):
-                return HostBuffer(
-                    one.name,
-                    "host",
-                    elements=Name(f"{one.name}.size()", "parameter", scope=frame.function),
-                    dtype=inner,
-                )
+                elements = Name(f"{one.name}.size()", "parameter", scope=frame.function)
+                return HostBuffer(one.name, "host", elements=elements, dtype=inner)
         default = integer(tree.text(one.default)) if one.default is not None else None
         return Name(one.name, "parameter", default, scope=frame.function)
 
@@ -99,13 +93,10 @@ class CallEvaluator(ExpressionEvaluator):
         if function.structure in self.program.structures:
             frame.structure = TypeName(function.structure)
         for at, one in enumerate(function.parameters):
-            value = (
-                given[at]
-                if at < len(given)
-                else self._evaluate(one.default, frame)
-                if one.default
-                else self._parameter(one, frame)
-            )
+            if at < len(given):
+                value = given[at]
+            else:
+                value = self._evaluate(one.default, frame) if one.default else self._parameter(one, frame)
             if one.type.removeprefix("const ").rstrip("&") in REAL_TYPES and isinstance(value, int | Name | Arithmetic):
                 value = operation("real", value)
             elif isinstance(value, float) and not one.type.endswith(("float", "double")):
@@ -147,9 +138,7 @@ class CallEvaluator(ExpressionEvaluator):
                     self._type(one.default, frame) if one.type == "typename" else self._evaluate(one.default, frame)
                 )
             else:
-                frame.templates[one.name] = (
-                    TypeName(one.name) if one.type == "typename" else Name(one.name, "template", scope=function.name)
-                )
+                frame.templates[one.name] = itself(one, function.name)
 
     def _deduced(self, name: str, parameters: Sequence[ParameterNode], given: Sequence[Value]) -> Value:
         """Return the template argument that the compiler deduces from the arguments; None if it is unknown."""
@@ -228,13 +217,14 @@ class CallEvaluator(ExpressionEvaluator):
         if function is not None and not function.kernel and function not in self._busy and len(self._busy) < DEEPEST:
             template = target.template if isinstance(target, FunctionValue) else ()
             return self._call_function(function, given, template, nodes, frame)
+        self._call_closures(given, frame)
+        made = tensor_call(bare, name, given, node)
+        return made if made is not None else Arithmetic(f"call {name}", tuple(map(as_expr, given)))
+
+    def _call_closures(self, given: Sequence[Value], frame: Frame) -> None:
         for one in given:
             if isinstance(one, Closure):
                 self._call_closure(one, [], [], frame)
-        made = tensor_call(bare, name, given, node)
-        if made is not None:
-            return made
-        return Arithmetic(f"call {name}", tuple(as_expr(one) for one in given))
 
     def _function(self, name: str, count: int) -> FunctionNode | None:
         """Return the function with a name that takes a number of arguments."""
@@ -265,12 +255,8 @@ class CallEvaluator(ExpressionEvaluator):
         text = " ".join(
             tree.text(one) for one, value in zip(nodes, given, strict=True) if not isinstance(value, Closure)
         )
-        named = re.findall(r"(?:ScalarType::|\bk)(\w+)", text) + re.findall(r"(?<=_)(HALF|BFLOAT16)", name)
-        types += [
-            TORCH_TYPES[{"HALF": "Half", "BFLOAT16": "BFloat16"}.get(one, one)]
-            for one in named
-            if {"HALF": "Half", "BFLOAT16": "BFloat16"}.get(one, one) in TORCH_TYPES
-        ]
+        named = re.findall(r"(?:ScalarType::|\bk)(\w+)|(?<=_)(HALF|BFLOAT16)", f"{text} {name}")
+        types += [TORCH_TYPES[one or other] for one, other in named if (one or other) in TORCH_TYPES]
         for one in given:
             if isinstance(one, Closure):
                 self._types = {**self._types, "scalar_t": tuple(dict.fromkeys(types or ["float"]))}
@@ -283,7 +269,7 @@ class CallEvaluator(ExpressionEvaluator):
         if symbol and len(nodes) > 1:
             self._checks.append(operation(symbol, self._expr(nodes[0], frame), self._expr(nodes[1], frame)))
             return
-        for part in conjuncts(nodes[0]):
+        for part in tree.conjuncts(nodes[0]):
             value = self._expr(part, frame)
             if isinstance(value, Name | Arithmetic):
                 self._learn(value)
@@ -323,9 +309,7 @@ class CallEvaluator(ExpressionEvaluator):
             return len(base.items)
         if isinstance(base, Sizes) and word == "size":
             return self._rank(base.buffer)
-        for one in given:
-            if isinstance(one, Closure):
-                self._call_closure(one, [], [], frame)
+        self._call_closures(given, frame)
         candidates = [f for f in self.program.functions.get(word, ()) if f.structure and "<<<" in f.words]
         target = candidates[0] if len(candidates) == 1 else None
         if target is not None and target not in self._busy and len(self._busy) < DEEPEST:
@@ -351,10 +335,7 @@ class CallEvaluator(ExpressionEvaluator):
             return buffer.elements if buffer.elements is not None else Name(f"{buffer.name}.size()", "unknown")
         if word in ("numel", "nelement"):
             if buffer.shape is not None:
-                total: Expr = 1
-                for one in buffer.shape:
-                    total = operation("*", total, one)
-                return total
+                return product_of(buffer.shape)
             return Name(f"{buffer.name}.numel()", "extent")
         if word == "stride":
             return Name(f"{buffer.name}.stride({', '.join(map(text_of, map(as_expr, given)))})", "extent")
@@ -368,27 +349,18 @@ class CallEvaluator(ExpressionEvaluator):
         if word in ("resize", "assign", "reserve") and given and buffer.kind != "tensor":
             buffer.elements = as_expr(given[0])
             return None
-        if word in ("zero_", "zeros_"):
-            buffer.zeroed = True
         if word in ("view", "reshape", "view_as", "flatten", "expand") and buffer.kind == "tensor":
-            shape = given[0].items if len(given) == 1 and isinstance(given[0], ListValue) else given
-            exprs = tuple(as_expr(one) for one in shape)
-            if word in ("view", "reshape") and -1 not in exprs and exprs:
-                return replace_buffer(buffer, shape=exprs)
-            return replace_buffer(buffer, shape=None)
+            listed = given[0].items if len(given) == 1 and isinstance(given[0], ListValue) else given
+            exprs = tuple(map(as_expr, listed))
+            whole = word in ("view", "reshape") and -1 not in exprs and exprs
+            return replace(buffer, shape=exprs if whole else None)
         if word in ("transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "narrow", "index_select"):
-            return replace_buffer(buffer, shape=None, name=f"{buffer.name}.{word}")
+            return replace(buffer, shape=None, name=f"{buffer.name}.{word}")
         if word in SAME_TENSOR:
             return buffer
         if word in ("new_empty", "new_zeros", "new_full", "new_ones") and given and isinstance(given[0], ListValue):
-            return HostBuffer(
-                "",
-                "tensor",
-                tree.line(node),
-                shape=tuple(map(as_expr, given[0].items)),
-                dtype=buffer.dtype,
-                zeroed=word == "new_zeros",
-            )
+            shape = tuple(map(as_expr, given[0].items))
+            return HostBuffer("", "tensor", tree.line(node), shape=shape, dtype=buffer.dtype)
         return NOTHING
 
     def _runtime(self, name: str, given: list[Value], nodes: list[Node], node: Node, frame: Frame) -> Value:
@@ -414,10 +386,6 @@ class CallEvaluator(ExpressionEvaluator):
                 given[0].buffer.copied_in = True
             if "DeviceToHost" in kind and isinstance(given[1], Pointer):
                 given[1].buffer.copied_out = True
-            return None
-        if name.startswith("cudaMemset") and len(given) > 1:
-            if isinstance(given[0], Pointer) and number(given[1]) == 0:
-                given[0].buffer.zeroed = True
             return None
         if name in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel") and len(given) > 3:
             self._record(given[0], [given[1], given[2], *given[4:5]], argument_list(given[3]), node, frame)
@@ -474,22 +442,15 @@ class CallEvaluator(ExpressionEvaluator):
         self.launches.append(HostLaunch(
             kernel=name, template=tuple(template), grid=extents[0], block=extents[1],
             shared=0 if isinstance(shared, Name) and shared.text in ("nullptr", "NULL") else shared,
-            cluster=cluster_of(frame), arguments=tuple(arguments), function=self._owner_name(frame),
+            cluster=cluster_of(frame), arguments=tuple(arguments), function=frame.outermost.function,
             root=self.root.name, line=tree.line(node), file=self._file, conditions=tuple(self._conditions),
             requirements=(*self._checks, *self._guards), bindings=self._bindings(frame), given=dict(frame.given),
             types=dict(self._types),
         ))  # fmt: skip
 
-    def _owner_name(self, frame: Frame) -> str:
-        while frame.parent is not None:
-            frame = frame.parent
-        return frame.function
-
     def _bindings(self, frame: Frame) -> dict[str, Any]:
-        while frame.parent is not None:
-            frame = frame.parent
         found: dict[str, Any] = {}
-        for name, value in frame.templates.items():
+        for name, value in frame.outermost.templates.items():
             found[name] = value
             if isinstance(value, TypeName) and (structure := self.program.structures.get(value.name)):
                 found |= {p.name: v for p, v in zip(structure.template, value.arguments, strict=False)}

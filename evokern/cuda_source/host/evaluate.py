@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from evokern.cuda_source.c_types import type_size
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.calls import CallEvaluator
 from evokern.cuda_source.host.frames import (
@@ -20,8 +21,8 @@ from evokern.cuda_source.host.frames import (
     literal_in,
     merge,
 )
-from evokern.cuda_source.host.known_functions import CONTAINER, ENDS, TENSOR, base_real, type_size
-from evokern.cuda_source.host.program import declared_name
+from evokern.cuda_source.host.known_functions import CONTAINER, ENDS, TENSOR, base_real
+from evokern.cuda_source.host.program import declared_name, itself
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import (
@@ -46,9 +47,7 @@ class HostEvaluator(CallEvaluator):
     def run(self) -> tuple[HostLaunch, ...]:
         """Evaluate the function, and return its launches."""
         frame = Frame(self.root.name, templates={
-            one.name: self._templates.get(one.name, TypeName(one.name) if one.type == "typename"
-                                          else Name(one.name, "template", scope=self.root.name))
-            for one in self.root.template
+            one.name: self._templates.get(one.name, itself(one, self.root.name)) for one in self.root.template
         })  # fmt: skip
         if self.root.structure in self.program.structures:
             frame.structure = TypeName(self.root.structure)
@@ -112,46 +111,33 @@ class HostEvaluator(CallEvaluator):
         name = declared_name(one)
         value_node = tree.field(one, "value") if one.type == "init_declarator" else None
         inner = tree.field(one, "declarator") if one.type == "init_declarator" else one
-        marks = "".join(c for c in tree.text(inner).partition(name)[0] if c in "*&") if inner is not None else ""
+        form, listed = inner.type if inner is not None else "", value_node.type if value_node is not None else ""
+        marks = "".join(c for c in tree.text(inner).partition(name)[0] if c in "*&")
         arguments: tuple[Node, ...] = ()
-        if inner is not None and inner.type == "function_declarator":  # `dim3 grid(N, M)` looks like a function
+        if inner is not None and form == "function_declarator":  # `dim3 grid(N, M)` looks like a function
             arguments = tree.expressions(tree.text(tree.field(inner, "parameters"))[1:-1])
-        elif value_node is not None and value_node.type in ("argument_list", "initializer_list"):
+            if name.isupper() and value_node is None and not arguments:
+                return
+        elif value_node is not None and listed in ("argument_list", "initializer_list"):
             arguments = tuple(tree.children(value_node))
-        if (
-            name.isupper()
-            and value_node is None
-            and not arguments
-            and inner is not None
-            and inner.type == "function_declarator"
-        ):
-            return
         base = self._type_text(kind, frame)
+        given = [] if listed == "initializer_list" and "*" in marks else arguments
+        value: Value
         if marks.startswith("*") and value_node is None:
-            value: Value = Pointer(HostBuffer(name, "allocation", tree.line(one), dtype=base), base)
+            value = Pointer(HostBuffer(name, "allocation", tree.line(one), dtype=base), base)
         elif base == "dim3" and "*" not in marks and (arguments or value_node is None):
             value = self._dim3([self._evaluate(each, frame) for each in arguments])
-        elif value_node is None and not arguments:
-            value = (
-                HostBuffer(name, "tensor", tree.line(one))
-                if TENSOR.search(kind)
-                else self._made(kind, name, [], one, frame)
-            )
-            if "array" in (inner.type if inner is not None else ""):
-                value = None
-        elif (
-            arguments
-            and not (value_node is not None and value_node.type == "initializer_list" and "*" in marks)
-            and inner is not None
-            and "array" not in inner.type
-        ):
-            given = [self._evaluate(each, frame) for each in arguments]
-            value = self._made(kind, name, given, one, frame)
+        elif "array" in form:
+            value = self._evaluate(value_node, frame)
+        elif value_node is None and not arguments and TENSOR.search(kind):
+            value = HostBuffer(name, "tensor", tree.line(one))
+        elif value_node is None or given:
+            value = self._made(kind, name, [self._evaluate(each, frame) for each in given], one, frame)
         else:
             value = self._evaluate(value_node, frame)
         if marks.startswith("*") and isinstance(value, Pointer) and kind != "auto":
             value = replace(value, type=base)
-        if inner is not None and "array" in inner.type and not isinstance(value, ListValue):
+        if inner is not None and "array" in form and not isinstance(value, ListValue):
             extent = tree.field(inner, "size")
             elements = self._expr(extent, frame) if extent is not None else None
             value = Pointer(HostBuffer(name, "host", tree.line(one), elements=elements, dtype=base), base)
@@ -228,7 +214,7 @@ class HostEvaluator(CallEvaluator):
         if clause is not None and (first := tree.field(clause, "initializer")) is not None:
             self._statement(first, frame)
         value_node = tree.field(clause, "value") if clause is not None and clause.type == "condition_clause" else clause
-        condition = self._condition(value_node, frame)
+        condition = self._expr(value_node, frame)
         then, other = tree.field(node, "consequence"), tree.field(node, "alternative")
         if isinstance(condition, int | float):
             chosen = then if condition else other
@@ -304,12 +290,6 @@ class HostEvaluator(CallEvaluator):
             self._statement(first, frame)
         return self._loop(node, frame)
 
-    def _on_while_statement(self, node: Node, frame: Frame) -> bool:
-        return self._loop(node, frame)
-
-    def _on_do_statement(self, node: Node, frame: Frame) -> bool:
-        return self._loop(node, frame)
-
     def _on_for_range_loop(self, node: Node, frame: Frame) -> bool:
         name = declared_name(tree.field(node, "declarator"))
         frame.variables[name] = Name(name, "local", None, frame.function)
@@ -318,18 +298,11 @@ class HostEvaluator(CallEvaluator):
     def _loop(self, node: Node, frame: Frame) -> bool:
         """Evaluate a loop's body once, with the variables that it changes as unknown numbers."""
         for one in tree.walk(node):
-            target = None
-            if one.type == "assignment_expression":
-                target = tree.field(one, "left")
-            elif one.type == "update_expression":
-                target = tree.field(one, "argument")
-            name = tree.text(target)
-            if (
-                target is not None
-                and target.type == "identifier"
-                and isinstance(frame.variables.get(name), int | float | Name | Arithmetic)
-            ):
-                old = frame.variables[name]
+            part = {"assignment_expression": "left", "update_expression": "argument"}.get(one.type)
+            target = tree.field(one, part) if part else None
+            name = tree.text(target) if target is not None and target.type == "identifier" else ""
+            old = frame.variables.get(name)
+            if isinstance(old, int | float | Name | Arithmetic):
                 frame.variables[name] = Name(name, "local", number(old), frame.function)
         names = {
             name: value for name, value in frame.variables.items() if isinstance(value, Name) and value.kind == "local"
@@ -343,3 +316,5 @@ class HostEvaluator(CallEvaluator):
             if isinstance(frame.variables.get(name), Name | Arithmetic | int)
         }
         return False
+
+    _on_while_statement = _on_do_statement = _loop

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evokern.cuda_source.c_types import type_size
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.frames import (
     STEPS,
@@ -21,7 +22,7 @@ from evokern.cuda_source.host.frames import (
     merge,
     owner_of,
 )
-from evokern.cuda_source.host.known_functions import REAL_TYPES, type_size
+from evokern.cuda_source.host.known_functions import REAL_TYPES
 from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.types import TypeEvaluator
@@ -42,9 +43,6 @@ class ExpressionEvaluator(TypeEvaluator):
 
     def _expr(self, node: Node | None, frame: Frame) -> Expr:
         return as_expr(self._evaluate(node, frame), tree.text(node))
-
-    def _condition(self, node: Node | None, frame: Frame) -> Expr:
-        return self._expr(node, frame)
 
     def _evaluate(self, node: Node | None, frame: Frame) -> Value:
         if node is None:
@@ -90,8 +88,7 @@ class ExpressionEvaluator(TypeEvaluator):
     _of_field_identifier = _of_identifier
     _of_namespace_identifier = _of_identifier
 
-    def _of_type_descriptor(self, node: Node, frame: Frame) -> Value:
-        return self._type_or_value(node, frame)
+    _of_type_descriptor = TypeEvaluator._type_or_value
 
     def _of_sizeof_expression(self, node: Node, frame: Frame) -> Value:
         kind, value = tree.field(node, "type"), tree.field(node, "value")
@@ -103,8 +100,6 @@ class ExpressionEvaluator(TypeEvaluator):
             made = self._evaluate(inner, frame)
             if isinstance(made, TypeName):
                 text = str(made)
-            elif isinstance(made, Pointer) and inner.type in ("pointer_expression", "subscript_expression"):
-                text = made.type
             elif inner.type in ("identifier", "type_identifier"):
                 text = tree.text(inner)
             elif isinstance(made, Pointer):
@@ -112,18 +107,9 @@ class ExpressionEvaluator(TypeEvaluator):
         elif kind is not None:
             made = self._type_or_value(kind, frame)
             text = str(made) if isinstance(made, TypeName) else text
-        return self.size_of(text, frame)
-
-    def size_of(self, text: str, frame: Frame | None = None) -> Expr:
-        """Return the size of a type in bytes, or a name such as `sizeof(T)` if it is not known."""
-        bare = self._type_text(text, frame) if frame is not None else text
-        bare = bare.rpartition("::")[2] if type_size(bare.rpartition("::")[2]) else bare
-        if bare.endswith("*"):
-            return 8
-        known = type_size(bare)
-        return (
-            known if known is not None else Name(f"sizeof({bare})", "template", scope=frame.function if frame else "")
-        )
+        bare = self._type_text(text, frame)
+        known = 8 if bare.endswith("*") else type_size(bare.rpartition("::")[2])
+        return known if known is not None else Name(f"sizeof({bare})", "template", scope=frame.function)
 
     def _of_cast_expression(self, node: Node, frame: Frame) -> Value:
         kind = tree.text(tree.field(node, "type"))
@@ -161,7 +147,7 @@ class ExpressionEvaluator(TypeEvaluator):
         return operation({"not": "!"}.get(symbol, symbol), self._expr(tree.field(node, "argument"), frame))
 
     def _of_conditional_expression(self, node: Node, frame: Frame) -> Value:
-        condition = self._condition(tree.field(node, "condition"), frame)
+        condition = self._expr(tree.field(node, "condition"), frame)
         first = self._evaluate(tree.field(node, "consequence"), frame)
         second = self._evaluate(tree.field(node, "alternative"), frame)
         if isinstance(condition, int | float):
@@ -203,11 +189,9 @@ class ExpressionEvaluator(TypeEvaluator):
 
     def _of_field_expression(self, node: Node, frame: Frame) -> Value:
         path = self._path(node)
-        scope: Frame | None = frame
-        while scope is not None:
-            if path in scope.variables:
-                return scope.variables[path]
-            scope = scope.parent
+        owner = owner_of(frame, path)
+        if path in owner.variables:
+            return owner.variables[path]
         base = self._evaluate(tree.field(node, "argument"), frame)
         word = tree.text(tree.field(node, "field"))
         if isinstance(base, Dim3) and word in ("x", "y", "z"):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import Arithmetic, Dim3, Expr, Name, TypeName, number, operation
@@ -64,6 +63,18 @@ class Frame:
     parent: Frame | None = None
     returned: list[tuple[tuple[Expr, ...], Value]] = field(default_factory=list)
 
+    @property
+    def chain(self) -> Iterator[Frame]:
+        """Yield the frame and the frames around it."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.chain
+
+    @property
+    def outermost(self) -> Frame:
+        """The frame of the function that contains a lambda."""
+        return self if self.parent is None else self.parent.outermost
+
 
 class StepsError(Exception):
     """The function takes too many steps."""
@@ -74,19 +85,6 @@ class Sizes:
     """The extents of a tensor."""
 
     buffer: HostBuffer
-
-
-def conjuncts(node: Node) -> Iterator[Node]:
-    """Yield the conditions that `&&` joins."""
-    if node.type == "parenthesized_expression":
-        for child in tree.children(node):
-            yield from conjuncts(child)
-    elif node.type == "binary_expression" and tree.text(tree.field(node, "operator")) in ("&&", "and"):
-        sides = (tree.field(node, "left"), tree.field(node, "right"))
-        for side in filter(None, sides):
-            yield from conjuncts(side)
-    else:
-        yield node
 
 
 def result_of(frame: Frame) -> Value:
@@ -119,12 +117,7 @@ def merge(condition: Expr, first: Value, second: Value) -> Value:
 
 def owner_of(frame: Frame, name: str) -> Frame:
     """Return the frame that declares a variable."""
-    scope: Frame | None = frame
-    while scope is not None:
-        if name in scope.variables:
-            return scope
-        scope = scope.parent
-    return frame
+    return next((scope for scope in frame.chain if name in scope.variables), frame)
 
 
 def as_expr(value: Value, text: str = "") -> Expr:
@@ -175,14 +168,8 @@ def argument_list(value: Value) -> list[Value]:
 
 def cluster_of(frame: Frame) -> Dim3 | None:
     """Return the cluster that a launch attribute in the frame sets."""
-    scope: Frame | None = frame
-    while scope is not None:
-        found = {
-            path[-1]: as_expr(value)
-            for path, value in scope.variables.items()
-            if re.search(r"clusterDim\.[xyz]$", path)
-        }
-        if found:
-            return Dim3(**found)
-        scope = scope.parent
+    for scope in frame.chain:
+        set_ = {path[-1]: as_expr(v) for path, v in scope.variables.items() if re.search(r"clusterDim\.[xyz]$", path)}
+        if set_:
+            return Dim3(**set_)
     return None

@@ -5,23 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from evokern.cuda_source.c_types import type_size
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.frames import ListValue, Sizes, Value, as_expr
 from evokern.cuda_source.host.records import HostBuffer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import Arithmetic, Name, operation, whole
 
-SIZES = {
-    "float": 4, "double": 8, "half": 2, "__half": 2, "int": 4, "char": 1, "__nv_bfloat16": 2, "nv_bfloat16": 2,
-    "unsigned": 4, "unsigned int": 4, "bool": 1, "short": 2, "long long": 8, "long": 8, "size_t": 8, "int64_t": 8,
-    "uint64_t": 8, "int32_t": 4, "uint32_t": 4, "uint": 4, "int16_t": 2, "uint16_t": 2, "int8_t": 1, "uint8_t": 1,
-    "unsigned char": 1, "signed char": 1, "uchar": 1, "unsigned short": 2, "unsigned long long": 8, "unsigned long": 8,
-    "half2": 4, "__half2": 4, "__nv_bfloat162": 4, "Half": 2, "BFloat16": 2,
-}  # fmt: skip
-"""C type → its size in bytes; vector types such as `float4` follow from their elements."""
-_VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])")
 REAL_TYPES = frozenset(("float", "double"))
 TENSOR = re.compile(r"\bTensor\b")
 CONTAINER = re.compile(
@@ -41,28 +32,16 @@ DISPATCH = {
     "FLOATING_TYPES": ("float", "double"), "ALL_TYPES": ("float", "double", "int32_t", "int64_t"),
     "INTEGRAL_TYPES": ("int32_t", "int64_t"), "INDEX_TYPES": ("int32_t", "int64_t"),
 }  # fmt: skip
-TORCH_TYPES = {"Half": "at::Half", "BFloat16": "at::BFloat16", "Float": "float", "Double": "double", "Int": "int32_t",
-                "Long": "int64_t", "Byte": "uint8_t", "Char": "int8_t", "Bool": "bool", "Short": "int16_t"}  # fmt: skip
-
-
-def type_size(name: str) -> int | None:
-    """Return the size of a type in bytes; None if it is not known."""
-    if name in SIZES:
-        return SIZES[name]
-    if match := _VECTOR.fullmatch(name):
-        base = {"long": 8, "longlong": 8}.get(match[2]) or SIZES[match[2]]
-        return base * int(match[3])
-    return None
+TORCH_TYPES = {
+    "Half": "at::Half", "BFloat16": "at::BFloat16", "HALF": "at::Half", "BFLOAT16": "at::BFloat16", "Float": "float",
+    "Double": "double", "Int": "int32_t", "Long": "int64_t", "Byte": "uint8_t", "Char": "int8_t", "Bool": "bool",
+    "Short": "int16_t",
+}  # fmt: skip
 
 
 def base_real(kind: str) -> bool:
     """Return whether a type is a floating-point type."""
     return kind.removeprefix("const ").strip() in REAL_TYPES
-
-
-def replace_buffer(buffer: HostBuffer, **changes: Any) -> HostBuffer:
-    """Return another view of a tensor."""
-    return replace(buffer, **changes)
 
 
 def known_call(name: str, given: Sequence[Value]) -> Value:
@@ -96,15 +75,8 @@ def tensor_call(name: str, written: str, given: Sequence[Value], node: Node) -> 
     like = next((one for one in given if isinstance(one, HostBuffer)), None)
     dtype = TORCH_TYPES.get(kind[1], "") if kind else ""
     if name.endswith("_like") and like is not None:
-        return replace_buffer(
-            like,
-            name="",
-            line=tree.line(node),
-            zeroed=name == "zeros_like",
-            dtype=dtype or like.dtype,
-            labels={},
-            like=like.like or like.name,
-        )
+        same = like.like or like.name
+        return replace(like, name="", line=tree.line(node), dtype=dtype or like.dtype, labels={}, like=same)
     if name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint") and given:
         shape = given[0]
         extents = tuple(map(as_expr, shape.items)) if isinstance(shape, ListValue) else None
@@ -112,5 +84,5 @@ def tensor_call(name: str, written: str, given: Sequence[Value], node: Node) -> 
             extents = shape.buffer.shape
         if isinstance(shape, int | Name | Arithmetic):
             extents = (shape,)
-        return HostBuffer("", "tensor", tree.line(node), shape=extents, dtype=dtype, zeroed=name == "zeros")
+        return HostBuffer("", "tensor", tree.line(node), shape=extents, dtype=dtype)
     return None

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from evokern.cuda_source.host import tree
-from evokern.cuda_source.host.text import MacroText, Preprocessor
+from evokern.cuda_source.host.text import Preprocessor
 from evokern.cuda_source.host.tree import Node
+from evokern.cuda_source.host.values import Name, TypeName
+from evokern.cuda_source.preprocessor import Definition
 
 _PARAMETERS = ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration")
 _TYPE_PARAMETERS = (
@@ -24,6 +26,12 @@ class ParameterNode:
     type: str
     """Type as written, with `*` and `&`; `typename` for a template parameter that is a type."""
     default: Node | None
+
+
+def itself(parameter: ParameterNode, scope: str) -> TypeName | Name:
+    """Return the value of a template parameter that stands for itself."""
+    is_type = parameter.type == "typename"
+    return TypeName(parameter.name) if is_type else Name(parameter.name, "template", scope=scope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +73,7 @@ class HostProgram:
     structures: dict[str, Structure] = field(default_factory=dict)
     types: dict[str, Node] = field(default_factory=dict)
     constants: dict[str, Node] = field(default_factory=dict)
-    macros: dict[str, MacroText] = field(default_factory=dict)
-    ready: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def all_functions(self) -> Iterator[FunctionNode]:
-        """Yield all functions."""
-        for same in self.functions.values():
-            yield from same
+    macros: dict[str, Definition] = field(default_factory=dict)
 
 
 def read_program(texts: Mapping[str, str], truth: Callable[[str], int | None]) -> HostProgram:
@@ -84,7 +85,7 @@ def read_program(texts: Mapping[str, str], truth: Callable[[str], int | None]) -
     """
     preprocessor = Preprocessor(texts, truth)
     preprocessor.run()
-    made = HostProgram(macros=preprocessor.macros, ready=preprocessor.ready)
+    made = HostProgram()
     for file, text in preprocessor.ready.items():
         _declarations(made, tree.parse(text), file, (), "")
     made.macros = {name: macro for name, macro in preprocessor.macros.items() if preprocessor.numeric(name)}

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.evaluate import HostEvaluator
-from evokern.cuda_source.host.program import FunctionNode, HostProgram, read_program
+from evokern.cuda_source.host.program import FunctionNode, HostProgram, itself, read_program
 from evokern.cuda_source.host.records import HostLaunch
 from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName, number, to_python
 
@@ -40,7 +40,7 @@ def host_launches(texts: Mapping[str, str]) -> tuple[HostLaunch, ...]:
 
 def _roots(program: HostProgram) -> list[FunctionNode]:
     """Return the functions that launch a kernel, directly or through other functions."""
-    functions = [one for one in program.all_functions if not one.kernel]
+    functions = [one for same in program.functions.values() for one in same if not one.kernel]
     found = [one for one in functions if one.words & _LAUNCHING]
     names = {one.name for one in found}
     while more := [one for one in functions if one not in found and one.words & names]:
@@ -59,10 +59,7 @@ def _structures(program: HostProgram, root: FunctionNode, launches: list[HostLau
         types = {value.name for value in given if isinstance(value, TypeName)}
         structure = program.structures.get(types.pop()) if len(types) == 1 else None
         if structure is not None and structure.template:
-            made[one.name] = TypeName(structure.name, tuple(
-                TypeName(p.name) if p.type == "typename" else Name(p.name, "template", scope=structure.name)
-                for p in structure.template
-            ))  # fmt: skip
+            made[one.name] = TypeName(structure.name, tuple(itself(p, structure.name) for p in structure.template))
     return made
 
 

@@ -27,8 +27,6 @@ class HostBuffer:
     """Extents of a tensor that the file creates, or whose number of dimensions it checks."""
     dtype: str = ""
     """Element type as written, such as `float`, `at::Half` or `torch::kInt`; empty if unknown."""
-    zeroed: bool = False
-    """Whether the file fills the buffer with zeros before the launch."""
     copied_in: bool = False
     """Whether the file copies data to the buffer before the launch."""
     copied_out: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import Token, TokenStream, directive_body
@@ -13,23 +12,10 @@ from evokern.cuda_source.lexer import Token, TokenStream, directive_body
 _DEFINED = {"__CUDACC__": "1", "__cplusplus": "201703", "__NVCC__": "1", "CUDART_VERSION": "12040",
             "CUDA_VERSION": "12040", "__CUDACC_VER_MAJOR__": "12", "__CUDACC_VER_MINOR__": "4"}  # fmt: skip
 """Macros of the compiler in host code."""
-_DEFINE = re.compile(r"([^\W\d]\w*)(\([^)]*\))?\s*(.*)", re.DOTALL)
 _NUMERIC = re.compile(r"(?:\(|\)|\s|[-+*/%<>&|^~!?:]|\d[\w.']*|[A-Za-z_]\w*)+")
 _TYPES = frozenset(("float", "double", "half", "int", "unsigned", "char", "void", "const", "auto", "static", "inline",
                     "struct", "long", "short", "bool", "return", "__restrict__", "__half", "typename"))  # fmt: skip
 _DEEPEST = 12
-
-
-@dataclass(frozen=True, slots=True)
-class MacroText:
-    """A macro."""
-
-    parameters: tuple[str, ...] | None
-    """Parameters of a function-like macro; the last may be `...`. None for an object-like macro."""
-    body: str
-    """Replacement."""
-    line: int
-    file: str
 
 
 class Preprocessor:
@@ -43,7 +29,7 @@ class Preprocessor:
     def __init__(self, texts: Mapping[str, str], truth: Callable[[str], int | None]) -> None:
         self._texts = texts
         self._truth = truth
-        self.macros: dict[str, MacroText] = {}
+        self.macros: dict[str, preprocessor.Definition] = {}
         self.ready: dict[str, str] = {}
         """Name of a file → its text for the parser, headers before the files that include them."""
 
@@ -59,7 +45,7 @@ class Preprocessor:
             pieces.append(_blank(stream.text[position : token.start]))
             position, end = token.end, index
             if token.kind == "directive":
-                self._directive(token, stream.line(token.start), file, active)
+                self._directive(token, active)
                 pieces.append(_blank(token.text))
             elif all(branch[0] for branch in active):
                 before = [one.text for one in tokens[max(0, index - 3) : max(0, index - 1)]]
@@ -75,7 +61,7 @@ class Preprocessor:
             position, index = tokens[end].end, end + 1
         self.ready[file] = "".join([*pieces, _blank(stream.text[position:])])
 
-    def _directive(self, token: Token, line: int, file: str, active: list[list[bool]]) -> None:
+    def _directive(self, token: Token, active: list[list[bool]]) -> None:
         name, body = token.directive, directive_body(token.text)
         if name in ("if", "ifdef", "ifndef"):
             holds = self._holds(name, body) if all(branch[0] for branch in active) else False
@@ -87,12 +73,8 @@ class Preprocessor:
             active.pop()
         elif not all(branch[0] for branch in active):
             return
-        elif name == "define" and (match := _DEFINE.match(body)):
-            macro, given, value = match.groups()
-            parameters = None
-            if given is not None:
-                parameters = tuple(part.strip() for part in given[1:-1].split(",") if part.strip())
-            self.macros[macro] = MacroText(parameters, value.strip(), line, file)
+        elif made := preprocessor.definition(token):
+            self.macros[made.name] = made
         elif name == "undef" and body.split():
             self.macros.pop(body.split()[0], None)
         elif name == "include":
@@ -116,7 +98,7 @@ class Preprocessor:
         name = word[0] if word else ""
         macro = self.macros.get(name)
         if macro is not None and macro.parameters is None:
-            return f"({macro.body or '1'}){found[1] or ''}"
+            return f"({macro.value or '1'}){found[1] or ''}"
         return _DEFINED.get(name, "0")
 
     def numeric(self, name: str, within: AbstractSet[str] = frozenset()) -> bool:
@@ -127,9 +109,9 @@ class Preprocessor:
             within: macros that are being defined.
         """
         macro, inner = self.macros[name], within | {name}
-        if macro.parameters is not None or not macro.body or not _NUMERIC.fullmatch(macro.body):
+        if macro.parameters is not None or not macro.value or not _NUMERIC.fullmatch(macro.value):
             return False
-        words = preprocessor.words(re.sub(r"\d[\w.']*", " ", macro.body))
+        words = preprocessor.words(re.sub(r"\d[\w.']*", " ", macro.value))
         return not words & _TYPES and all(w in self.macros and w not in inner and self.numeric(w, inner) for w in words)
 
     def _expanded(self, stream: TokenStream, index: int, busy: AbstractSet[str], depth: int) -> tuple[str, int]:
@@ -140,7 +122,7 @@ class Preprocessor:
             return token.text, index
         inner = busy | {token.text}
         if macro.parameters is None:
-            return (token.text if self.numeric(token.text) else self._again(macro.body, inner, depth)), index
+            return (token.text if self.numeric(token.text) else self._again(macro.value, inner, depth)), index
         if index + 1 >= len(stream.tokens) or stream.tokens[index + 1].text != "(":
             return token.text, index
         close = stream.partner[index + 1]
@@ -172,7 +154,7 @@ def _commas(stream: TokenStream, first: int, last: int) -> list[tuple[int, int]]
     return [*parts, (begin, last)]
 
 
-def _replaced(macro: MacroText, given: list[str]) -> str:
+def _replaced(macro: preprocessor.Definition, given: list[str]) -> str:
     names = list(macro.parameters or ())
     values: dict[str, str] = {}
     if names and names[-1].endswith("..."):
@@ -180,7 +162,7 @@ def _replaced(macro: MacroText, given: list[str]) -> str:
         values[names[-1].removesuffix("...") or "__VA_ARGS__"] = ", ".join(rest)
         names = names[:-1]
     values |= dict(zip(names, given, strict=False))
-    body = re.sub(r"(?<!#)#\s*(\w+)", lambda m: '"' + values.get(m[1], m[1]).replace('"', "'") + '"', macro.body)
+    body = re.sub(r"(?<!#)#\s*(\w+)", lambda m: '"' + values.get(m[1], m[1]).replace('"', "'") + '"', macro.value)
     pieces = re.split(r'("(?:\\.|[^"\\])*"|[A-Za-z_]\w*)', body)
     return re.sub(r"\s*##\s*", "", "".join(values.get(piece, piece) for piece in pieces))
 

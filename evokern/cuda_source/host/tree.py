@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 else:
     Node = Any
 
-__all__ = ["Node", "children", "expressions", "field", "line", "parse", "text", "walk"]
+__all__ = ["Node", "above", "children", "conjuncts", "expressions", "field", "line", "parse", "text", "walk"]
 
 
 @cache
@@ -53,6 +53,27 @@ def walk(node: Node) -> Iterator[Node]:
         one = waiting.pop()
         yield one
         waiting.extend(reversed(one.children))
+
+
+def above(node: Node) -> Iterator[Node]:
+    """Yield the nodes around a node, innermost first."""
+    outer = node.parent
+    while outer is not None:
+        yield outer
+        outer = outer.parent
+
+
+def conjuncts(node: Node) -> Iterator[Node]:
+    """Yield the conditions that `&&` joins."""
+    if node.type == "parenthesized_expression":
+        for child in children(node):
+            yield from conjuncts(child)
+    elif node.type == "binary_expression" and text(field(node, "operator")) in ("&&", "and"):
+        sides = (field(node, "left"), field(node, "right"))
+        for side in filter(None, sides):
+            yield from conjuncts(side)
+    else:
+        yield node
 
 
 def field(node: Node, name: str) -> Node | None:

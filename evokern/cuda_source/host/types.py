@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from evokern.cuda_source.host import tree
 from evokern.cuda_source.host.frames import DEEPEST, Frame, FunctionValue, Value
-from evokern.cuda_source.host.program import FunctionNode, HostProgram
+from evokern.cuda_source.host.program import FunctionNode, HostProgram, itself
 from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName
@@ -45,15 +45,13 @@ class TypeEvaluator(ABC):
     def _evaluate(self, node: Node | None, frame: Frame) -> Value: ...
 
     def _lookup(self, name: str, frame: Frame) -> Value:
-        scope: Frame | None = frame
-        while scope is not None:
+        for scope in frame.chain:
             if name in scope.variables:
                 return scope.variables[name]
             if name in scope.templates:
                 return scope.templates[name]
             if scope.structure is not None and (made := self._member(scope.structure, name)) is not None:
                 return made
-            scope = scope.parent
         if name in self.program.macros:
             return self._macro(name)
         if name in self.program.constants:
@@ -78,7 +76,7 @@ class TypeEvaluator(ABC):
     def _macro(self, name: str) -> Value:
         if self._depth > DEEPEST:
             return Name(name, "macro")
-        nodes = tree.expressions(self.program.macros[name].body)
+        nodes = tree.expressions(self.program.macros[name].value)
         value = self._deeper(lambda: self._evaluate(nodes[0], Frame(""))) if len(nodes) == 1 else None
         return Name(name, "macro", value if isinstance(value, int | float | Name | Arithmetic) else None)
 
@@ -114,23 +112,16 @@ class TypeEvaluator(ABC):
                     lambda d=default, k=one.type: self._type(d, inner) if k == "typename" else self._evaluate(d, inner)  # type: ignore[misc]
                 )
             else:
-                inner.templates[one.name] = (
-                    TypeName(one.name) if one.type == "typename" else Name(one.name, "template", scope=owner.name)
-                )
+                inner.templates[one.name] = itself(one, owner.name)
         if name in inner.templates:
             return inner.templates[name]
         if name in structure.members:
             node = structure.members[name]
-            value = (
-                self._deeper(lambda: self._evaluate(node, inner))
-                if node is not None
-                else Name(f"{owner}::{name}", "constant")
-            )
-            return (
-                Name(f"{owner.name}::{name}", "constant", value)
-                if isinstance(value, int) and not owner.arguments
-                else value
-            )
+            if node is None:
+                return Name(f"{owner}::{name}", "constant")
+            value = self._deeper(lambda: self._evaluate(node, inner))
+            known = isinstance(value, int) and not owner.arguments
+            return Name(f"{owner.name}::{name}", "constant", value) if known else value
         if name in structure.types:
             return self._deeper(lambda: self._type(structure.types[name], inner))
         for base in structure.bases:
@@ -142,9 +133,6 @@ class TypeEvaluator(ABC):
     def _of_template_function(self, node: Node, frame: Frame) -> Value:
         name, arguments = tree.text(tree.field(node, "name")), tree.field(node, "arguments")
         return FunctionValue(name.rpartition("::")[2], self._template_arguments(arguments, frame))
-
-    def _of_template_type(self, node: Node, frame: Frame) -> Value:
-        return self._type(node, frame)
 
     def _template_arguments(self, node: Node | None, frame: Frame) -> tuple[Value, ...]:
         return tuple(self._type_or_value(one, frame) for one in tree.children(node)) if node is not None else ()
@@ -193,11 +181,8 @@ class TypeEvaluator(ABC):
                     return made
             if name_node is not None and name_node.type in ("template_type", "qualified_identifier"):
                 inner = self._type(name_node, frame)
-                return (
-                    replace(inner, name=f"{tree.text(scope)}::{inner.name}")
-                    if isinstance(inner, TypeName) and inner.name not in self.program.structures
-                    else inner
-                )
+                foreign = isinstance(inner, TypeName) and inner.name not in self.program.structures
+                return replace(inner, name=f"{tree.text(scope)}::{inner.name}") if foreign else inner
             if name_node is not None and tree.text(name_node) in self.program.structures:
                 return TypeName(tree.text(name_node))
             return TypeName(tree.text(node))
@@ -208,9 +193,10 @@ class TypeEvaluator(ABC):
             return TypeName(value.type) if isinstance(value, Pointer) else TypeName(tree.text(node))
         return TypeName(tree.text(node))
 
+    _of_template_type = _type
+
     def _type_of_name(self, name: str, frame: Frame) -> TypeName:
-        scope: Frame | None = frame
-        while scope is not None:
+        for scope in frame.chain:
             value = scope.templates.get(name)
             if isinstance(value, TypeName):
                 return value
@@ -218,7 +204,6 @@ class TypeEvaluator(ABC):
                 made = self._member(scope.structure, name)
                 if isinstance(made, TypeName):
                     return made
-            scope = scope.parent
         if name in self.program.types and name not in self.program.structures and self._depth <= DEEPEST:
             made = self._deeper(lambda: self._type(self.program.types[name], Frame("")))
             return made if isinstance(made, TypeName) else TypeName(name)

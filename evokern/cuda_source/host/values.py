@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+VARIABLE = ("parameter", "extent", "local", "unknown")
+"""Kinds of names that a problem may set."""
 Expr: TypeAlias = "int | float | Name | Arithmetic"
 """A number, a name, or an operation on them."""
 
@@ -141,6 +143,14 @@ def _shorter(symbol: str, operands: tuple[Expr, ...]) -> Expr:
             if isinstance(inner, int) and symbol == "-" and a.operator == "+":
                 return operation("+", a.operands[0], inner - b)
     return Arithmetic(symbol, operands)
+
+
+def product_of(parts: Iterable[Expr]) -> Expr:
+    """Return the product of expressions."""
+    made: Expr = 1
+    for one in parts:
+        made = operation("*", made, one)
+    return made
 
 
 def is_real(value: Expr) -> bool:

@@ -7,18 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from evokern.cuda_source.host import HostLaunch, text_of
-from evokern.cuda_source.mangled import mangled_parts
+from evokern.cuda_source.mangled import BUILTIN_TYPES, mangled_parts
 from evokern.cuda_source.reader.records import EntryPoint, KernelFunction
 from evokern.errors import SourceError, suggestion
 
 Launches: TypeAlias = Callable[[], Sequence[HostLaunch]]
 """Returns the launches of the file; only messages need them."""
-_MANGLED_TYPES = {
-    "f": "float", "d": "double", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
-    "x": "long long", "y": "unsigned long long", "s": "short", "t": "unsigned short",
-    "a": "signed char", "h": "unsigned char", "c": "char", "b": "bool",
-}  # fmt: skip
-"""Letter → builtin type (Itanium C++ ABI, section 5.1.5.2)."""
 
 
 def find_entry(
@@ -140,7 +134,7 @@ def _template_message(entry: KernelFunction, launches: Launches) -> str:
 
 def _is_concrete(arguments: str) -> bool:
     """Return whether template arguments are numbers and builtin types, which have the same meaning everywhere."""
-    known = {"true", "false", "unsigned", "half", "__half", "__nv_bfloat16", "int8_t", *_MANGLED_TYPES.values()}
+    known = {"true", "false", "unsigned", "half", "__half", "__nv_bfloat16", "int8_t", *BUILTIN_TYPES.values()}
     return bool(arguments) and all(word in known for word in re.findall(r"[^\W\d]\w*", arguments))
 
 
@@ -188,8 +182,8 @@ def _mangled_arguments(rest: str) -> list[str] | None:
             length = int(match.group(1))
             found.append(rest[match.end() : match.end() + length])
             rest = rest[match.end() + length :]
-        elif rest[0] in _MANGLED_TYPES:
-            found.append(_MANGLED_TYPES[rest[0]])
+        elif rest[0] in BUILTIN_TYPES:
+            found.append(BUILTIN_TYPES[rest[0]])
             rest = rest[1:]
         else:
             return None

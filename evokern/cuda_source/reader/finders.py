@@ -1,13 +1,14 @@
-"""Functions that find kernels and host functions in one file."""
+"""Functions that find kernels, host functions and macros in one file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from evokern.cuda_source import preprocessor
 from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.reader.host_code import HostCode
-from evokern.cuda_source.reader.records import HostFunction, KernelFunction, Parameter, TemplateParameter
+from evokern.cuda_source.reader.records import HostFunction, KernelFunction, Macro, Parameter, TemplateParameter
 from evokern.cuda_source.source_file import SourceFile
 
 _QUALIFIERS = re.compile(
@@ -20,25 +21,20 @@ _INTEGER_TYPES = frozenset(("int", "unsigned", "long", "short", "char", "bool", 
 
 def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
     """Yield the ``__global__`` functions defined in a file."""
-    for leaf in _functions(unit.leaves):
-        if (
-            leaf.body is None
-            or not leaf.names
-            or not leaf.parameters
-            or "__global__" not in host_code.marks.get(id(leaf), ())
-        ):
+    for leaf in unit.leaves:
+        defined = leaf.kind in ("function", "call") and leaf.body is not None and leaf.names and leaf.parameters
+        if not defined or not leaf.parameters or "__global__" not in host_code.marks.get(id(leaf), ()):
             continue
         explicit = leaf.template is not None and leaf.template[1] == leaf.template[0] + 1  # template <> ... k<64>(...)
         if explicit:
             continue
-        first, last = leaf.parameters
         yield KernelFunction(
             name=leaf.names[0],
             namespace=leaf.namespace,
             parameters=tuple(
                 _parameter(unit, host_code, *part)
-                for part in unit.stream.split_commas(first + 1, last - 1)
-                if _is_real(unit, part)
+                for part in unit.arguments(leaf.parameters[0])
+                if unit.stream.source(*part) != "void"
             ),
             template=tuple(_template_parameters(unit, leaf)),
             extern_c=leaf.extern_c or _brings_linkage(unit, leaf),
@@ -48,14 +44,6 @@ def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
             file=unit.name,
             obstacle=host_code.obstacles.get(id(leaf), ""),
         )
-
-
-def _functions(leaves: tuple[CppDeclaration, ...]) -> Iterator[CppDeclaration]:
-    yield from (leaf for leaf in leaves if leaf.kind in ("function", "call"))
-
-
-def _is_real(unit: SourceFile, part: tuple[int, int]) -> bool:
-    return part[1] >= part[0] and unit.stream.source(*part) != "void"
 
 
 def _brings_linkage(unit: SourceFile, leaf: CppDeclaration) -> bool:
@@ -79,7 +67,6 @@ def _parameter(unit: SourceFile, host_code: HostCode, first: int, last: int) -> 
     hidden = [
         word for word in re.findall(r"\w+", written) if word in host_code.macros
     ]  # const or __restrict__ by macro
-    expanded = written + " " + " ".join(inner for word in hidden for inner in host_code.macros[word])
     plain = " ".join(word for word in written.split() if word not in hidden or host_code.macros[word] - _QUALIFYING)
     return Parameter(
         type=written,
@@ -87,7 +74,6 @@ def _parameter(unit: SourceFile, host_code: HostCode, first: int, last: int) -> 
         base=" ".join(_QUALIFIERS.sub(" ", re.sub(r"\[[^\]]*\]", " ", plain)).split()),
         pointer=pointer,
         const="const" in re.findall(r"\w+", written.split("*")[0]),
-        restrict=re.search(r"\b_*restrict_*\b", expanded) is not None,
     )
 
 
@@ -95,7 +81,7 @@ def _template_parameters(unit: SourceFile, leaf: CppDeclaration) -> Iterator[Tem
     if leaf.template is None:
         return
     tokens = unit.stream.tokens
-    for first, last in _split_template(unit, leaf.template[0] + 1, leaf.template[1] - 1):
+    for first, last in unit.stream.split_commas(leaf.template[0] + 1, leaf.template[1] - 1):
         equals = next((i for i in range(first, last + 1) if tokens[i].text == "="), last + 1)
         named = tokens[equals - 1].kind == "word" and equals - 1 > first
         end = equals - 2 if named else equals - 1
@@ -104,10 +90,6 @@ def _template_parameters(unit: SourceFile, leaf: CppDeclaration) -> Iterator[Tem
             name=tokens[equals - 1].text if named else "",
             default=unit.stream.source(equals + 1, last) if equals < last else None,
         )
-
-
-def _split_template(unit: SourceFile, first: int, last: int) -> list[tuple[int, int]]:
-    return [part for part in unit.stream.split_commas(first, last) if part[1] >= part[0]]
 
 
 def _attribute(unit: SourceFile, leaf: CppDeclaration, name: str) -> tuple[str, ...]:
@@ -128,3 +110,28 @@ def host_functions(unit: SourceFile, host_code: HostCode) -> Iterator[HostFuncti
     for leaf in host_code.dropped[unit.name]:
         if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in host_code.obstacles:
             yield HostFunction(leaf.names[0], unit.line(leaf.first), unit.line(leaf.last))
+
+
+def macros(unit: SourceFile) -> Iterator[Macro]:
+    """Yield the macros of a file: defined, with a default, or required."""
+    demanded = preprocessor.required(unit.stream)
+    seen: set[str] = set()
+    first = unit.definitions[:1]
+    guards = {preprocessor.include_guard(unit.stream), *(one.name for one in first if not one.value)}
+    for definition in unit.definitions:
+        if definition.name in seen or (definition.guard and definition.name in guards):
+            continue
+        seen.add(definition.name)
+        yield Macro(
+            definition.name,
+            definition.value or None,
+            "default" if definition.guard else "defined",
+            unit.line(definition.index),
+            preprocessor.integer(definition.value),
+            definition.parameters is not None,
+            unit.name,
+        )
+    for name, index in demanded.items():
+        if name not in seen and not name.startswith("__"):
+            seen.add(name)
+            yield Macro(name, None, "required", unit.line(index), file=unit.name)

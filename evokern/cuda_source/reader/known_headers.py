@@ -103,18 +103,6 @@ DEVICE_RUNTIME = _name_set("""
 """)
 """Names with the prefix of the CUDA runtime that device code may use."""
 
-# words: a list of names
-BUILTIN_MACROS = _name_set("""
-    NULL INFINITY NAN FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON INT_MAX INT_MIN UINT_MAX LONG_MAX
-    LLONG_MAX ULLONG_MAX CHAR_BIT SHRT_MAX SHRT_MIN USHRT_MAX CHAR_MAX SCHAR_MAX UCHAR_MAX LONG_MIN ULONG_MAX
-    LLONG_MIN SIZE_MAX INT8_MAX INT16_MAX INT32_MAX INT64_MAX INT8_MIN INT16_MIN INT32_MIN INT64_MIN UINT8_MAX
-    UINT16_MAX UINT32_MAX UINT64_MAX M_PI M_PI_2 M_PI_4 M_E M_LN2 M_LN10 M_LOG2E M_LOG10E M_SQRT2 M_SQRT1_2
-    M_1_PI M_2_PI M_2_SQRTPI HUGE_VAL HUGE_VALF CUDA_VERSION CUDART_VERSION RAND_MAX EXIT_SUCCESS EXIT_FAILURE
-    FLT_DIG DBL_DIG FLT_MANT_DIG DBL_MANT_DIG HALF_MAX NDEBUG TRUE FALSE
-""")
-"""Upper-case names defined by the compiler, its headers or the header shims."""
-
-
 _HOST_LIBRARIES = re.compile(
     r"(?:torch|ATen|c10|caffe2|pybind11|boost|absl|opencv2?|Eigen|sys|bits|unistd|omp|mpi|time|getopt|nvToolsExt|nvtx3|"
     r"cublas\w*|cudnn\w*|cusparse\w*|cusolver\w*|cufft\w*|curand|nccl|nvrtc|cuda_profiler\w*|pthread|signal|errno|"

@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.host import HostLaunch, host_launches
-from evokern.cuda_source.lexer import NESTING
-from evokern.cuda_source.reader import finders, known_headers, macros
+from evokern.cuda_source.reader import finders, known_headers
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import EntryPoint, HostFunction, Include, KernelFunction, Macro
@@ -118,15 +117,13 @@ def read(
     host_code = find_host_code(units.values())
     device = _remove_host_code(units, found, named)
     device_units = [SourceFile(name, device[name]) for name in units]
-    defined = frozenset(d.name for unit in device_units for d in unit.definitions)
-    named = frozenset(name for unit in device_units for leaf in unit.leaves for name in leaf.names)
     return CudaSource(
         path=path,
         text=text,
         device_text=device[""],
         headers={name: content for name, content in device.items() if name},
         entries=tuple(entry for unit in units.values() for entry in finders.entries(unit, host_code)),
-        macros=tuple(_unique(macro for unit in device_units for macro in macros.macros(unit, defined | named))),
+        macros=tuple(_unique(macro for unit in device_units for macro in finders.macros(unit))),
         host_functions=tuple(finders.host_functions(units[""], host_code)),
         includes=found,
         texts={name: unit.text for name, unit in units.items()},
@@ -212,7 +209,9 @@ def _with_headers(
             own = [place.parent] if place and directive.quoted else []
             device = known_headers.is_device_header(directive.name)
             replaced = device or known_headers.is_host_part(directive.name)
-            header = None if replaced else _locate(directive.name, [*own, *include_dirs])
+            header = (
+                None if replaced else next(filter(is_file, (d / directive.name for d in (*own, *include_dirs))), None)
+            )
             if directive.name in texts:
                 status = "local"
                 if directive.name not in units:
@@ -235,10 +234,6 @@ def _with_headers(
                     )
             found.append(Include(directive.name, directive.quoted, status, unit.line(directive.index), name))
     return units, tuple(found)
-
-
-def _locate(name: str, directories: list[Path]) -> Path | None:
-    return next((d / name for d in directories if is_file(d / name)), None)
 
 
 def _remove_host_code(
@@ -311,18 +306,14 @@ def _names_torch_type(unit: SourceFile) -> bool:
 
 def _least_conditional(unit: SourceFile, lines: Iterable[int]) -> int:
     """Return the first of the given ``#include`` lines with the lowest nesting of conditionals."""
-    depth, depths = 0, {}
-    for index, token in enumerate(unit.stream.tokens):
-        depth += NESTING.get(token.directive, 0)
-        depths[unit.line(index)] = depth
+    depths = {unit.line(index): len(around) for index, _, around in preprocessor.nested(unit.stream)}
     return min(lines, key=lambda line: (depths.get(line, 0), line))
 
 
 def _unique(found: Iterable[Macro]) -> list[Macro]:
-    """Keep each name once; definitions take precedence over requirements, and requirements over mere uses."""
-    weight = {"undefined": 0, "required": 1}
+    """Keep each name once; definitions take precedence over requirements."""
     kept: dict[str, Macro] = {}
     for macro in found:
-        if macro.name not in kept or weight.get(kept[macro.name].kind, 2) < weight.get(macro.kind, 2):
+        if macro.name not in kept or (kept[macro.name].kind == "required" != macro.kind):
             kept[macro.name] = macro
     return list(kept.values())

@@ -19,8 +19,6 @@ class Parameter:
     """Whether the parameter is a pointer (``*`` or ``[]``)."""
     const: bool
     """Whether the value or the pointer's target is const, which indicates an input."""
-    restrict: bool
-    """Whether the pointer is declared ``__restrict__``."""
 
     @property
     def of_pointers(self) -> bool:
@@ -101,9 +99,9 @@ class Macro:
     """Replacement as written; None if the file does not define the macro."""
     kind: str
     """``defined``; ``default`` (``#ifndef``/``#define``, can be set with ``-D``); ``required`` (``#ifndef``/
-    ``#error``); ``undefined`` (used but not defined)."""
+    ``#error``)."""
     line: int
-    """Line of the definition, or of the first use."""
+    """Line of the definition, or of the condition."""
     number: int | None = None
     """Value of an integer literal, which may have parentheses or a sign; else None."""
     function_like: bool = False

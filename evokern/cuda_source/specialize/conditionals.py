@@ -52,22 +52,15 @@ def _inlined(
     """Inline the headers and record in ``places`` the branches around each one."""
     stream = TokenStream(text)
     includes = {directive.index: directive.name for directive in preprocessor.includes(stream)}
-    inner: list[tuple[str, int, int]] = []
     pieces: list[str] = []
     position = 0
-    for index, token in enumerate(stream.tokens):
-        if token.directive in ("if", "ifdef", "ifndef"):
-            inner.append((file, index, 0))
-        elif token.directive in ("elif", "else") and inner:
-            inner[-1] = (file, inner[-1][1], inner[-1][2] + 1)
-        elif token.directive == "endif" and inner:
-            inner.pop()
+    for index, token, around in preprocessor.nested(stream):
         name = includes.get(index)
         if name is None or name not in headers:
             continue
         pieces.append(text[position : token.start])
         position = token.end
-        here = (*outer, *inner)
+        here = (*outer, *((file, branch.opener, branch.number) for branch in around))
         stands = places.setdefault(name, [])
         if any(here[: len(branches)] == branches for branches in stands):
             continue
@@ -85,11 +78,8 @@ def unguarded(text: str) -> str:
     stream = TokenStream(text)
     tokens = stream.tokens
     once = [t for t in tokens if t.directive == "pragma" and directive_body(t.text) == "once"]
+    once += [tokens[0], tokens[1], tokens[-1]] if preprocessor.include_guard(stream) else []
     spans = [(t.start, t.end) for t in once]
-    if len(tokens) > 2 and tokens[-1].directive == "endif" and tokens[1].directive == "define":
-        name = preprocessor.guard_name(tokens[0].directive, directive_body(tokens[0].text))
-        if name and directive_body(tokens[1].text) == name:
-            spans += [(t.start, t.end) for t in (tokens[0], tokens[1], tokens[-1])]
     for start, end in sorted(spans, reverse=True):
         text = text[:start] + text[end:].removeprefix("\n")
     return text

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LITERAL = r"""(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)"|"(?:\\[\s\S]|[^"\\\n])*"
-    |[0-9](?:'[0-9A-Za-z]|[\w.])*|'(?:\\[^\n]|[^'\\\n])*'|[^\W\d]\w*"""
-_SPLICE_IN_TOKEN = re.compile(rf"(?P<literal>{_LITERAL})|(?<=\S)\\\n(?=\S)", re.VERBOSE)
-_COMMENT = re.compile(rf"(?P<literal>{_LITERAL})|//(?:\\\n|[^\n])*|/\*[\s\S]*?\*/", re.VERBOSE)
+from evokern.cuda_source.lexer import COMMENT, LITERAL
+
+_SPLICE_IN_TOKEN = re.compile(rf"{LITERAL}|(?<=\S)\\\n(?=\S)", re.VERBOSE)
 _DIRECTIVE_BEHIND = re.compile(r"(?:[^\S\n]|/\*[^\n]*?\*/)*#")
-_LONG_LITERAL = re.compile(rf"(?P<literal>{_LITERAL})|//[^\n]*|/\*[\s\S]*?\*/", re.VERBOSE)
 
 
 def plain_lines(text: str) -> str:
@@ -23,7 +21,7 @@ def plain_lines(text: str) -> str:
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     text = _SPLICE_IN_TOKEN.sub(lambda found: found["literal"] or "", text)
-    return _COMMENT.sub(_plain_comment, text).rstrip("\\\n") + "\n"
+    return COMMENT.sub(_plain_comment, text).rstrip("\\\n") + "\n"
 
 
 def _plain_comment(found: re.Match[str]) -> str:
@@ -49,7 +47,7 @@ def squeeze(text: str) -> str:
 def outside_strings(text: str, change: Callable[[str], str]) -> str:
     """Apply a change to the parts of a source between string literals of several lines."""
     pieces, position = [], 0
-    for found in _LONG_LITERAL.finditer(text):
+    for found in COMMENT.finditer(text):
         if found["literal"] and "\n" in found["literal"]:
             pieces += [change(text[position : found.start()]), found.group()]
             position = found.end()

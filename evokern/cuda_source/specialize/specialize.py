@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.lexer import NESTING, TokenStream, directive_body
+from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.answer_edits import answer_edits
 from evokern.cuda_source.specialize.branches import prune_edits
@@ -150,12 +150,9 @@ def _undefined_words(stream: TokenStream) -> set[str]:
     """Return the words of a text, without macros whose first mention is an unconditional definition."""
     found: set[str] = set()
     defined: set[str] = set()
-    depth = 0
-    for token in stream.tokens:
+    for _, token, around in preprocessor.nested(stream):
         words = set(preprocessor.words(directive_body(token.text))) if token.kind == "directive" else {token.text}
-        name = token.directive
-        depth += NESTING.get(name, 0)
-        if name in ("define", "undef") and depth == 0:
+        if token.directive in ("define", "undef") and not around:
             own = re.match(r"\w+", directive_body(token.text))
             defined |= {own.group()} - found if own else set()
         found |= words - defined

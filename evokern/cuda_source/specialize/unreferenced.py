@@ -53,7 +53,10 @@ def _drop_declarations(text: str, entries: tuple[str, ...], wanted: Set[str]) ->
         for name in leaf.names:
             by_name.setdefault(name, []).append(leaf)
     conditions |= {
-        word for t in unit.stream.tokens if t.kind == "directive" for word in _condition_words(t.directive, t.text)
+        word
+        for t in unit.stream.tokens
+        if t.directive in ("if", "elif", "pragma")
+        for word in preprocessor.words(directive_body(t.text))
     }
     pasted = _pasted(unit)
     waiting = [
@@ -100,10 +103,6 @@ def _words(unit: SourceFile, leaf: CppDeclaration, macros: dict[str, frozenset[s
         elif token.kind == "directive":
             found |= preprocessor.words(directive_body(token.text))
     return found
-
-
-def _condition_words(directive: str, text: str) -> frozenset[str]:
-    return preprocessor.words(directive_body(text)) if directive in ("if", "elif", "pragma") else frozenset()
 
 
 def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: tuple[str, ...]) -> bool:

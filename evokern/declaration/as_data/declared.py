@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.as_data.expressions import value_of
-from evokern.declaration.as_data.golden import Compared, compared_with
+from evokern.declaration.as_data.golden import Compared, KernelReference, compared_with, with_values
 from evokern.declaration.as_data.words import SHAPES
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config, Mutation, Parameter
@@ -163,7 +163,7 @@ def declared_kernel(folder: Path, content: KernelContent, *, tried: bool = False
         kernel = _Declared(texts, functions).kernel(folder, content)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise _damaged(error) from error
-    return with_derived_bounds(kernel, tried=tried) if functions is not None else kernel
+    return with_derived_bounds(with_values(kernel), tried=tried) if functions is not None else kernel
 
 
 def _damaged(error: Exception) -> KernelError:
@@ -329,13 +329,14 @@ class _Declared:
             for tensor in tensors.values()
             if tensor.role != "input" or data["reads_all"]
         )
+        known: Any = self.reference if functions is None else functions.reference
+        itself, other = isinstance(known, KernelReference), compared_with(known)
         baselines: tuple[Baseline, ...] = ()
-        if functions is not None and self.passing().framework == "torch":
+        if functions is not None and self.passing().framework == "torch" and not itself:
             baselines = (Baseline(data["reference"]["name"], self.baseline),)
-        other = "" if functions is None else compared_with(functions.reference)
         return Workload(
             tensors=lambda p, c: tensors,
-            reference=Compared(self.reference, other) if other else self.reference,
+            reference=known if itself else Compared(self.reference, other) if other else self.reference,
             tolerance=self.tolerance(),
             error={} if functions is None else dict(functions.error),
             flops=lambda p: data["flops"],

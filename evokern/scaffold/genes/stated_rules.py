@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice, product
 from math import lcm
 
 from evokern.scaffold.plan import Plan
 
-_MOST_TRIED = 4096
+MOST_TRIED = 4096
 """Maximum number of combinations for which a condition is evaluated."""
 _DIVIDES = re.compile(r"divides\((.+), ([^,]+)\)")
 
@@ -47,7 +47,7 @@ def whole_quotients(texts: Iterable[str]) -> Iterator[str]:
                     yield f"({left}) % ({right}) == 0"
 
 
-def holds(plan: Plan, condition: str, config: dict[str, int | str], problem: dict[str, int]) -> bool:
+def holds(plan: Plan, condition: str, config: Mapping[str, int | str], problem: Mapping[str, int]) -> bool:
     """Return whether a configuration obeys a condition; one that has no value holds."""
     if match := _DIVIDES.fullmatch(condition):
         condition = f"({match[2]}) % ({match[1]}) == 0"
@@ -71,7 +71,7 @@ def _with_rule(plan: Plan, condition: str, reason: str) -> Plan:
         kept = tuple(v for v in gene.values if v == gene.default or holds(plan, condition, {gene.name: v}, {}))
         return replace(plan, genes=tuple(replace(g, values=kept) if g is gene else g for g in plan.genes))
     if not fields:
-        tried = islice(product(*(gene.values for gene in genes)), _MOST_TRIED)
+        tried = islice(product(*(gene.values for gene in genes)), MOST_TRIED)
         if all(holds(plan, condition, {g.name: v for g, v in zip(genes, values, strict=True)}, {}) for values in tried):
             return plan
     if any(known == condition for _, known, _ in plan.constraints):

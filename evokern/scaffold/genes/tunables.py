@@ -118,17 +118,15 @@ def find_tunables(
         if gene.as_ == "constexpr" and number.constant is not None:
             edits.append((*number.constant, f"{NAMESPACE}::{number.name}"))
         genes.append(gene)
-    genes += [_required(macro.name) for macro in source.macros if macro.kind == "required" and macro.name in uses.names]
+    unknown = "the file contains no value; list the possible values"
+    needed = [macro.name for macro in source.macros if macro.kind == "required" and macro.name in uses.names]
+    genes += [DraftGene(name, (1,), 1, unknown) for name in needed]
     names = {number.name: str(number.value) for number in numbers.values()}
     names |= {gene.name: f"c.{gene.name}" for gene in genes} | {name: f"p.{name}" for name in sizes}
     for name, body in uses.bodies.items():
         if name not in names and (made := translated(body, names, uses.bodies)):
             names[name] = f"({made})" if re.search(r"\W", made.strip("()").replace(".", "")) else made
     return Tunables(tuple(genes), sizes, settings, names, tuple(edits))
-
-
-def _required(name: str) -> DraftGene:
-    return DraftGene(name, (1,), 1, "the file contains no value; list the possible values")
 
 
 def _macros(source: CudaSource, text: str, uses: DeviceUses) -> Iterator[Number]:
@@ -169,7 +167,11 @@ def _declared(node: Node) -> Iterator[Number]:
         words = {tree.text(child) for child in node.children if child.type in marks}
         if not ("constexpr" in words or "const" in words) or "extern" in words:
             return
-        if "constexpr" not in words and "static" not in words and _in_function(node):
+        if (
+            "constexpr" not in words
+            and "static" not in words
+            and any(one.type == "function_definition" for one in tree.above(node))
+        ):
             return
         kind = tree.text(tree.field(node, "type"))
         if not _INTEGER_TYPES.fullmatch(kind):
@@ -195,15 +197,6 @@ def _valued(name: Node | None, value: Node | None, is_bool: bool) -> Iterator[Nu
     if number is not None and number >= 0 and not written.lower().startswith("0x"):
         place = (value.start_byte, value.end_byte)
         yield Number(tree.text(name), number, tree.line(name), constant=place, is_bool=is_bool)
-
-
-def _in_function(node: Node) -> bool:
-    above = node.parent
-    while above is not None:
-        if above.type == "function_definition":
-            return True
-        above = above.parent
-    return False
 
 
 def _allocated_words(source: CudaSource) -> frozenset[str]:

@@ -12,6 +12,9 @@ from evokern.cuda_source.host.tree import Node
 _LOGIC = frozenset({"&&", "||"})
 _EQUALITY = frozenset({"==", "!="})
 _ORDER = frozenset({"<", "<=", ">", ">="})
+_CONDITIONAL = frozenset({
+    "if_statement", "while_statement", "conditional_expression", "preproc_if", "preproc_elif", "switch_statement",
+})  # fmt: skip
 _IDENTIFIERS = frozenset({"identifier", "type_identifier"})
 
 
@@ -61,7 +64,7 @@ def device_uses(text: str) -> DeviceUses:
                 bodies[tree.text(tree.field(definition, "name"))] = _code(node)
         elif node.type == "static_assert_declaration":
             condition = tree.field(node, "condition")
-            assertions += _conjuncts(condition) if condition is not None else []
+            assertions += map(tree.text, tree.conjuncts(condition)) if condition is not None else ()
         elif node.type == "template_parameter_list":
             parameters |= {tree.text(tree.field(one, "declarator")) for one in tree.children(node)}
     return DeviceUses(names, tuple(assertions), bodies, frozenset(parameters))
@@ -71,15 +74,6 @@ def _code(node: Node) -> str:
     """Return the replacement of a macro without comments, which the grammar leaves in it."""
     words = tree.text(node)
     return words.partition("//")[0].partition("/*")[0].replace("\\ ", " ").strip()
-
-
-def _conjuncts(node: Node) -> list[str]:
-    while node.type == "parenthesized_expression" and node.named_child_count == 1:
-        node = node.named_children[0]
-    left, right = tree.field(node, "left"), tree.field(node, "right")
-    if node.type == "binary_expression" and tree.text(tree.field(node, "operator")) == "&&" and left and right:
-        return [*_conjuncts(left), *_conjuncts(right)]
-    return [tree.text(node)]
 
 
 def _add(names: dict[str, Uses], node: Node) -> None:
@@ -117,21 +111,18 @@ def _kind(node: Node) -> tuple[str, int | None]:
         else:
             break
         child, parent = parent, parent.parent
-    conditions = {
-        "if_statement": "condition", "while_statement": "condition", "conditional_expression": "condition",
-        "preproc_if": "condition", "preproc_elif": "condition", "switch_statement": "condition",
-    }  # fmt: skip
-    if parent is not None and parent.type in conditions and tree.field(parent, conditions[parent.type]) == child:
+    if parent is not None and parent.type in _CONDITIONAL and tree.field(parent, "condition") == child:
         return "condition", number
-    above = node.parent
-    while above is not None and above.type not in ("compound_statement", "translation_unit", "declaration"):
-        if above.type == "static_assert_declaration":
+    for outer in tree.above(node):
+        if outer.type in ("compound_statement", "translation_unit", "declaration"):
+            break
+        if outer.type == "static_assert_declaration":
             return "assertion", None
-        if above.type == "launch_bounds":
+        if outer.type == "launch_bounds":
             return "launch", None
-        if above.type == "array_declarator" and (size := tree.field(above, "size")) and _contains(size, node):
+        size = tree.field(outer, "size") if outer.type == "array_declarator" else None
+        if size is not None and size.start_byte <= node.start_byte and node.end_byte <= size.end_byte:
             return "extent", None
-        above = above.parent
     return ("bound", None) if compared else ("other", None)
 
 
@@ -144,11 +135,6 @@ def _is_definition(node: Node, parent: Node) -> bool:
 
 
 def _in_directive(node: Node) -> bool:
-    above: Node | None = node
-    while above is not None and above.type in ("binary_expression", "parenthesized_expression", "unary_expression"):
-        above = above.parent
-    return above is not None and above.type in ("preproc_if", "preproc_elif")
-
-
-def _contains(outer: Node, inner: Node) -> bool:
-    return outer.start_byte <= inner.start_byte and inner.end_byte <= outer.end_byte
+    inner = ("binary_expression", "parenthesized_expression", "unary_expression")
+    outer = next((one for one in tree.above(node) if one.type not in inner), None)
+    return outer is not None and outer.type in ("preproc_if", "preproc_elif")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from evokern.cuda_source import CudaSource, KernelFunction, TemplateParameter
 from evokern.cuda_source.host import Arithmetic, Expr, HostLaunch, Name, TypeName, number, template_arguments, text_of
 from evokern.scaffold.genes.tunables import comments_on, values_of
 from evokern.scaffold.plan import DraftField, DraftGene
-from evokern.scaffold.stated.launch import StatedLaunch
+from evokern.scaffold.stated.found_launch import StatedLaunch
 
 _LINES_OF_HEAD = 6
 """Maximum number of lines of a template's parameters above the name of its kernel."""
@@ -22,84 +22,65 @@ _DEVICE_TYPES = {"at::Half": "__half", "at::BFloat16": "__nv_bfloat16", "c10::Ha
 """Type of torch → type that needs no header of torch."""
 
 
-@dataclass(frozen=True)
-class Instance:
-    """Instantiation of a kernel template."""
-
-    entry: str
-    """Kernel name for `Launch`; a format string over `c` and `p`."""
-    concrete: str
-    """Kernel name with the file's template arguments."""
-    genes: tuple[DraftGene, ...] = ()
-    fields: tuple[DraftField, ...] = ()
-    hosts: Mapping[str, tuple[Name, ...]] = field(default_factory=dict)
-    """Field → names in the host code that have its value."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """C name → Python text, for template parameters."""
-    types: Mapping[str, str] = field(default_factory=dict)
-    """Template parameter that is a type → the type."""
-    literals: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Number that the launch gives for a gene → Python text of the gene, and the name of the template parameter."""
-
-
 class Instantiation:
-    """Template arguments of one kernel.
+    """Template arguments of one kernel: in its name for `Launch`, and as genes, fields and types of the draft.
 
     Args:
         source: the file.
         function: the kernel.
         wanted: name given by the user, perhaps with template arguments.
         launch: the file's launch; None if there is none.
+        names: C name → Python text, for the genes of device code.
     """
 
     def __init__(
-        self, source: CudaSource, function: KernelFunction, wanted: str | None, launch: StatedLaunch | None
-    ) -> None:
+        self, source: CudaSource, function: KernelFunction, wanted: str | None, launch: StatedLaunch | None,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self._source = source
         self._function = function
         self._launch = launch
         given = (wanted or "").partition("<")[2].rpartition(">")[0]
         stated = list(launch.view.template) if launch else []
-        self._hosts = stated
         values: list[Expr | TypeName] = list(template_arguments(given)) if given else stated
         same = {text_of(one): one for one in stated}
         values = [same.get(text_of(one), one) for one in values]
         for parameter in function.template[len(values) :]:
             values += template_arguments(_default_argument(parameter))
-        self._values = values
-        self._genes: dict[str, DraftGene] = {}
-        self._fields: dict[str, DraftField] = {}
-        self._field_hosts: dict[str, tuple[Name, ...]] = {}
-        self._names: dict[str, str] = {}
+        self.genes: dict[str, DraftGene] = {}
+        self.fields: dict[str, DraftField] = {}
+        self.hosts: dict[str, tuple[Name, ...]] = {}
+        """Field → names in the host code that have its value."""
+        self.names: dict[str, str] = {}
+        """C name → Python text, for template parameters."""
+        self.types: dict[str, str] = {}
+        """Template parameter that is a type → the type."""
         self._literals: dict[int, tuple[str, str]] = {}
-
-    def concrete(self) -> str:
-        """Return the kernel's name with the file's template arguments."""
-        return self.instance({}).concrete
-
-    def instance(self, names: Mapping[str, str]) -> Instance:
-        """Return the instantiation.
-
-        Args:
-            names: C name → Python text, for the genes of device code.
-        """
-        function = self._function
-        if not function.template:
-            return Instance(function.qualified, function.qualified)
-        pieces, concrete, types = [], [], {}
-        for at, value in enumerate(self._values):
+        pieces, concrete = [], []
+        for at, value in enumerate(values if function.template else ()):
             parameter = function.template[min(at, len(function.template) - 1)]
-            host = self._hosts[at] if at < len(self._hosts) else None
-            piece, plain = self._piece(value, parameter, names, host)
+            piece, plain = self._piece(value, parameter, names, stated[at] if at < len(stated) else None)
             pieces.append(piece)
             concrete.append(plain)
             if parameter.type in _TYPES:
-                types[parameter.name] = plain
-        return Instance(
-            f"{function.qualified}<{', '.join(pieces)}>", f"{function.qualified}<{', '.join(concrete)}>",
-            tuple(self._genes.values()), tuple(self._fields.values()), self._field_hosts, self._names, types,
-            self._literals,
-        )  # fmt: skip
+                self.types[parameter.name] = plain
+        self.entry, self.concrete = (
+            f"{function.qualified}<{', '.join(parts)}>" if function.template else function.qualified
+            for parts in (pieces, concrete)
+        )
+        """Kernel name for `Launch`, a format string over `c` and `p`, and the name with the file's arguments."""
+
+    def literals(self, genes: Sequence[DraftGene]) -> dict[int, tuple[str, str]]:
+        """Return the numbers that the launch gives for genes of the kernel, without those that several genes have.
+
+        Args:
+            genes: the genes of device code.
+
+        Returns:
+            Number → Python text of the gene, and the name of the template parameter.
+        """
+        counts = [gene.default for gene in genes]
+        return {number: text for number, text in self._literals.items() if counts.count(number) < 2}
 
     def _piece(
         self, value: Expr | TypeName, parameter: TemplateParameter, names: Mapping[str, str], host: object
@@ -112,7 +93,7 @@ class Instantiation:
         known = names.get(value.text) if isinstance(value, Name) else None
         plain = self._number(value, parameter)
         if known is not None and known.startswith("c."):
-            self._names.setdefault(parameter.name, known)
+            self.names.setdefault(parameter.name, known)
             return f"{{{known}}}", plain
         unknown = isinstance(value, Name) and value.kind == "unknown" and re.fullmatch(r"\w+", plain) is not None
         if unknown and re.search(rf"\b{plain}\s*\(", self._source.text):
@@ -126,8 +107,8 @@ class Instantiation:
         text = self._gene(value, parameter, plain, "the file contains no value" if unknown else "")
         for one in (value, host):
             if isinstance(one, Name):
-                self._names.setdefault(one.text, text)
-        self._names.setdefault(parameter.name, text)
+                self.names.setdefault(one.text, text)
+        self.names.setdefault(parameter.name, text)
         if isinstance(value, int) and value > 1:
             self._literals.setdefault(value, (text, parameter.name))
         return f"{{{text}}}", plain
@@ -178,7 +159,7 @@ class Instantiation:
                     yield known
 
     def _gene(self, value: Expr, parameter: TemplateParameter, plain: str, unknown: str) -> str:
-        name = parameter.name or f"T_{len(self._genes)}"
+        name = parameter.name or f"T_{len(self.genes)}"
         flag = plain in ("true", "false")
         default = int(plain == "true") if flag else int(plain)
         listed = sorted({*self._bound(value), *self._siblings(parameter)})
@@ -190,7 +171,7 @@ class Instantiation:
         else:
             values, why = values_of(default, self._comments(value, parameter))
             why = unknown or why
-        self._genes.setdefault(name, DraftGene(name, values, default, why, "", "template"))
+        self.genes.setdefault(name, DraftGene(name, values, default, why, "", "template"))
         return f"c.{name}"
 
     def _comments(self, value: Expr, parameter: TemplateParameter) -> Iterator[str]:
@@ -232,7 +213,9 @@ class Instantiation:
         if not found:
             return False
         host, numbers = max(found.items(), key=lambda item: len(item[1]))
-        self._add_field(parameter.name, tuple(dict.fromkeys(numbers)), (host, *_names(value)))
+        self._add_field(
+            parameter.name, tuple(dict.fromkeys(numbers)), (host, value) if isinstance(value, Name) else (host,)
+        )
         return True
 
     def _same_name(self, value: Expr, parameter: TemplateParameter) -> bool:
@@ -252,13 +235,9 @@ class Instantiation:
 
     def _add_field(self, name: str, choices: tuple[int, ...], hosts: tuple[Name, ...]) -> None:
         text = name.upper()
-        self._fields[text] = DraftField(text, choices=choices, default=choices[0])
-        self._field_hosts[text] = hosts
-        self._names[name] = f"p.{text}"
-
-
-def _names(value: Expr) -> tuple[Name, ...]:
-    return (value,) if isinstance(value, Name) else ()
+        self.fields[text] = DraftField(text, choices=choices, default=choices[0])
+        self.hosts[text] = hosts
+        self.names[name] = f"p.{text}"
 
 
 def _whole(value: object) -> int | None:
@@ -279,9 +258,3 @@ def _default_argument(parameter: TemplateParameter) -> str:
     if parameter.default is not None:
         return parameter.default
     return "float" if parameter.type in _TYPES else "true" if parameter.type == "bool" else "32"
-
-
-def with_literals(instance: Instance, genes: Sequence[DraftGene]) -> Instance:
-    """Return an instantiation without the numbers that several genes have."""
-    counts = [gene.default for gene in genes]
-    return replace(instance, literals={n: text for n, text in instance.literals.items() if counts.count(n) < 2})

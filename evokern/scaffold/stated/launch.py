@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction
+from evokern.cuda_source import KernelFunction
+from evokern.cuda_source.c_types import ELEMENT_TYPES, WHOLE
 from evokern.cuda_source.host import (
     Arithmetic,
     Dim3,
     Expr,
-    HostBuffer,
     HostLaunch,
     Name,
     Pointer,
@@ -22,181 +22,40 @@ from evokern.cuda_source.host import (
     to_python,
     to_real,
 )
-from evokern.cuda_source.host.values import operation
+from evokern.cuda_source.host.values import VARIABLE, operation
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.scaffold.plan import WARP, DraftField, StatedSize, unused_name
+from evokern.scaffold.stated.factors import divided, divisors, elements, factors, with_factor
+from evokern.scaffold.stated.found_launch import StatedLaunch, axes_of, equalities, in_extents
 
-WHOLE = {
-    "int": "i32", "signed": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32", "uint32_t": "u32",
-    "uint": "u32", "size_t": "u64", "std::size_t": "u64", "long": "i64", "long int": "i64", "long long": "i64",
-    "long long int": "i64", "int64_t": "i64", "std::int64_t": "i64", "uint64_t": "u64", "unsigned long long": "u64",
-    "unsigned long": "u64", "ptrdiff_t": "i64",
-}  # fmt: skip
-"""C integer type of a possible problem size → evokern's name."""
-_VARIABLE = ("parameter", "extent", "local", "unknown")
-"""Kinds of names that a problem may set."""
 _LETTERS = "MNKLBCHW"
 _MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
-class StatedLaunch:
-    """A launch in the file, with what its callers state."""
-
-    view: HostLaunch
-    """The launch in the names of its function, in which a caller's expressions replace parameters."""
-    views: tuple[HostLaunch, ...]
-    """The same launch, seen from the callers."""
-    siblings: tuple[HostLaunch, ...]
-    """Other launches of the kernel."""
-    values: Mapping[Name, int]
-    """Name → number that a caller or the file gives it."""
-    aliases: Mapping[Name, Name]
-    """Name of a caller → name in the view."""
-
-
-def find_launch(source: CudaSource, entry: KernelFunction, wanted: str | None = None) -> StatedLaunch | None:
-    """Return the first launch whose arguments match the kernel's parameters, preferably in the file itself.
-
-    Args:
-        source: the file.
-        entry: the kernel.
-        wanted: name of the kernel with template arguments, which the launch should have; None for any.
-    """
-    all_views = [
-        one for one in source.launches if one.kernel == entry.name and len(one.arguments) == len(entry.parameters)
-    ]
-    own = [one for one in all_views if one.own]
-    if not own:
-        return None
-    given = "".join((wanted or "").partition("<")[2].rpartition(">")[0].split())
-    matching = [one for one in own if given and given == "".join(",".join(map(text_of, one.template)).split())]
-    launch = min(matching or own, key=lambda one: (bool(one.file), one.line if one.file else 0))
-    views = tuple(v for v in all_views if not v.own and (v.file, v.line) == (launch.file, launch.line))
-    siblings = tuple(one for one in own if one is not launch)
-    return _composed(launch, views, siblings)
-
-
-def _composed(launch: HostLaunch, views: tuple[HostLaunch, ...], siblings: tuple[HostLaunch, ...]) -> StatedLaunch:
-    """Return a launch with the expressions of the caller that states most about the buffers."""
-    values: dict[Name, int] = {}
-    aliases: dict[Name, Name] = {}
-    best = max(views, key=_stated, default=None)
-    if best is None or _stated(best) < _stated(launch):
-        return StatedLaunch(launch, views, siblings, values, aliases)
-    replaced: dict[Name, Expr] = {}
-    for parameter, value in best.given.items():
-        name = launch.given.get(parameter)
-        if not isinstance(name, Name) or name.kind != "parameter":
-            continue
-        if isinstance(value, Name):
-            aliases[value] = name
-        elif isinstance(value, Arithmetic) and not any(n.kind == "unknown" for n in names_in(value)):
-            replaced[name] = value
-        if (known := number(value)) is not None:
-            values[name] = known
-    arguments = tuple(
-        theirs if isinstance(mine, Pointer) else mine
-        for mine, theirs in zip(launch.arguments, best.arguments, strict=True)
-    )
-    view = _substituted(replace(launch, arguments=arguments), replaced.get)
-    view = replace(
-        view, requirements=(*view.requirements, *best.requirements), conditions=(*view.conditions, *best.conditions)
-    )
-    return StatedLaunch(view, views, siblings, values, aliases)
-
-
-def _substituted(view: HostLaunch, values: Callable[[Name], Expr | None]) -> HostLaunch:
-    """Return a launch with names replaced by other expressions."""
-
-    def changed(value: Expr) -> Expr:
-        return substituted(value, values)
-
-    def extents(value: Dim3) -> Dim3:
-        return Dim3(changed(value.x), changed(value.y), changed(value.z))
-
-    return replace(
-        view, grid=extents(view.grid), block=extents(view.block), shared=changed(view.shared),
-        arguments=tuple(changed(a) if isinstance(a, int | float | Name | Arithmetic) else a for a in view.arguments),
-        requirements=tuple(map(changed, view.requirements)), conditions=tuple(map(changed, view.conditions)),
-    )  # fmt: skip
-
-
-def _in_extents(view: HostLaunch) -> HostLaunch:
-    """Return a launch in which one name stands for equal extents, and `x.numel()` is a product if it uses an extent."""
-    same: dict[Name, Name] = {}
-
-    def first(name: Name) -> Name:
-        while name in same:
-            name = same[name]
-        return name
-
-    for left, right in _equalities(view.requirements):
-        if isinstance(right, Name) and first(left) != first(right):
-            same[first(left)] = first(right)
-    view = _substituted(view, first)
-    used = {name for part in (*view.arguments, view.grid) for name in names_in(part)}
-    counts: dict[Name, Expr] = {}
-    for buffer in (one.buffer for one in view.arguments if isinstance(one, Pointer)):
-        axes = [substituted(axis, first) for axis in _axes_of(buffer)]
-        if used.intersection(axes):
-            total: Expr = 1
-            for axis in axes:
-                total = operation("*", total, axis)
-            counts[Name(f"{buffer.name}.numel()", "extent")] = total
-    return _substituted(view, counts.get)
-
-
-def _in_case(view: HostLaunch) -> HostLaunch:
-    """Return a launch in a `case`, with the number of the case in the block."""
-    cases = {
-        one.operands[0]: one.operands[1]
-        for one in view.conditions
-        if isinstance(one, Arithmetic) and one.operator == "==" and isinstance(one.operands[1], int)
-        and one.operands[1] in view.template
-    }  # fmt: skip
-    block = view.block
-    return replace(view, block=Dim3(*(cases.get(one, one) for one in (block.x, block.y, block.z))))
-
-
-def _axes_of(buffer: HostBuffer) -> Sequence[Expr]:
-    """Return the extents of a tensor that the file checks or reads; empty if an axis is unknown."""
-    if buffer.shape is not None:
-        return buffer.shape
-    name = buffer.like or buffer.name
-    if buffer.asked == {-1}:
-        return (Name(f"{name}.rows", "extent"), Name(f"{name}.size(-1)", "extent"))
-    last = max(buffer.asked) if buffer.asked and min(buffer.asked) >= 0 else -1
-    return [Name(f"{name}.size({axis})", "extent") for axis in range(last + 1)]
-
-
-def _stated(view: HostLaunch) -> int:
-    """Return how many sizes a view states."""
-    buffers = [one.buffer for one in view.arguments if isinstance(one, Pointer)]
-    sized = sum(1 for b in buffers if b.kind == "tensor" or b.elements is not None or b.bytes is not None)
-    return 2 * sized + sum(1 for value in view.given.values() if number(value) is not None)
-
-
-@dataclass(frozen=True)
 class LaunchText:
-    """Translated expressions of a launch."""
+    """Translated expressions of a launch; without one, only the fields."""
 
-    grid: tuple[str, ...]
+    fields: tuple[DraftField, ...] = ()
+    grid: tuple[str, ...] = ()
     """Python text of each extent of the grid; empty if a part is unknown."""
-    block: tuple[str, ...]
-    shared: str | None
+    block: tuple[str, ...] = ()
+    shared: str | None = None
     """Python text of the dynamic shared memory in bytes; None if unknown."""
-    block_genes: Mapping[str, int | None]
+    cluster: tuple[str, ...] = ()
+    """Python text of each extent of the cluster that the launch sets; empty if it sets none."""
+    unread: str = "the file does not launch the kernel"
+    """Reason why grid or block could not be read; empty if both could."""
+    block_genes: Mapping[str, int | None] = field(default_factory=dict)
     """Gene for a variable in the launch → its number in the file, or None."""
     numbers: Mapping[str, str] = field(default_factory=dict)
-    """Parameter of the kernel → Python text; one in floating point only if the file computes it from sizes."""
-    fields: tuple[DraftField, ...] = ()
+    """Parameter of the kernel → Python text; one in floating point only if the file states or computes it."""
     literals: Mapping[str, int] = field(default_factory=dict)
     """Field → number in the file."""
     stated: Mapping[str, StatedSize] = field(default_factory=dict)
     """Buffer → its size according to the file."""
-    buffers: Mapping[str, HostBuffer] = field(default_factory=dict)
-    """Parameter of the kernel → the buffer that the file passes."""
+    copied: Mapping[str, str] = field(default_factory=dict)
+    """Buffer → `in`, `out` or `both`: how the file copies it before and after the launch."""
     constraints: tuple[tuple[str, str, str], ...] = ()
     """Constraints that the file checks: name, Python text of the condition, and reason."""
     named: Mapping[str, str] = field(default_factory=dict)
@@ -223,19 +82,16 @@ class LaunchReader:
         taken: str,
     ) -> None:
         self._launch = launch
-        self._view = _in_case(_in_extents(launch.view))
+        self._view = in_extents(launch.view)
         self._names = names
         self._types = types
         self._taken = taken
-        self._function = function
         self._mapping: dict[Name, str] = {}
         self._genes: dict[str, int | None] = {}
         self._cuts: list[tuple[int, Name]] = []
         self._fields: dict[str, int | None] = {}
-        self._whole = [
-            (p, a) for p, a in zip(function.parameters, self._view.arguments, strict=True)
-            if not p.pointer and types.get(p.base, p.base) in WHOLE
-        ]  # fmt: skip
+        self._passed = list(zip(function.parameters, self._view.arguments, strict=True))
+        self._whole = [(p, a) for p, a in self._passed if not p.pointer and types.get(p.base, p.base) in WHOLE]
 
     def read(
         self, dtypes: Mapping[str, str], fields: Mapping[str, tuple[Name, ...]], literals: Mapping[int, tuple[str, str]]
@@ -255,18 +111,24 @@ class LaunchReader:
         self._other_fields()
         self._order_fields()
         view = self._with_genes(literals)
-        numbers = {p.name: self._number(p.name, a) for p, a in self._whole}
-        numbers |= self._reals()
+        numbers = {p.name: self._number(p.name, a) for p, a in self._whole} | dict(self._reals())
         grid, block = self._extents(view.grid), self._extents(view.block)
         stated = self._sizes(dtypes)
         return LaunchText(
-            grid, block, to_python(view.shared, self._python), self._genes, numbers,
-            tuple(DraftField(name) for name in self._fields if name not in fields),
-            {name: value for name, value in self._fields.items() if value is not None}, stated,
-            {p.name: a.buffer for p, a in zip(self._function.parameters, self._view.arguments, strict=True)
-             if isinstance(a, Pointer)},
-            tuple(self._constraints()), {name.text: text for name, text in self._mapping.items()},
-        )  # fmt: skip
+            fields=tuple(DraftField(name) for name in self._fields if name not in fields),
+            grid=grid,
+            block=block,
+            shared=to_python(view.shared, self._python),
+            cluster=self._extents(view.cluster) if view.cluster not in (None, Dim3()) else (),
+            unread=self._unread(grid, block),
+            block_genes=self._genes,
+            numbers=numbers,
+            literals={name: value for name, value in self._fields.items() if value is not None},
+            stated=stated,
+            copied=dict(self._copied()),
+            constraints=tuple(self._constraints()),
+            named={name.text: text for name, text in self._mapping.items()},
+        )
 
     # ---- names
 
@@ -313,7 +175,7 @@ class LaunchReader:
     def _block_genes(self) -> None:
         """Turn the variables in the block's extents into genes."""
         block, passed = self._view.block, [a for _, a in self._whole]
-        varied = any(n.kind in _VARIABLE for n in names_in(self._view.grid))
+        varied = any(n.kind in VARIABLE for n in names_in(self._view.grid))
         for extent in (block.x, block.y, block.z):
             for name in names_in(extent):
                 if (
@@ -327,17 +189,16 @@ class LaunchReader:
                 if WARP.fullmatch(name.text) and number(name):
                     self._mapping[name] = str(number(name))
                     continue
-                if name.kind != "constant" and name is not extent and extent not in _products(name, extent):
+                if name.kind != "constant" and name is not extent and name not in factors(extent):
                     continue
                 self._add_gene(name, number(name) or self._launch.values.get(name))
-        for name in _divisors(self._view.grid):
+        for name in divisors(self._view.grid):
             if self._is_open(name) and name.kind == "constant" and name in passed and varied:
                 self._add_gene(name, number(name))
 
     def _plain_constants(self) -> None:
         """Keep the numbers of constants that are passed and divide another argument: sizes of tiles."""
-        divisors = {n for _, a in self._whole if isinstance(a, Arithmetic) for n in _divisors(Dim3(a))}
-        for name in divisors:
+        for name in {n for _, a in self._whole if isinstance(a, Arithmetic) for n in divisors(Dim3(a))}:
             if self._is_open(name) and name.kind == "constant" and any(a == name for _, a in self._whole):
                 self._mapping[name] = str(number(name))
 
@@ -355,7 +216,7 @@ class LaunchReader:
             elif isinstance(argument, int) or (
                 isinstance(argument, Arithmetic)
                 and number(argument) is not None
-                and not any(n.kind in _VARIABLE or self._gene(n) for n in names_in(argument))
+                and not any(n.kind in VARIABLE or self._gene(n) for n in names_in(argument))
             ):
                 self._fields.setdefault(wanted, number(argument))
 
@@ -363,7 +224,7 @@ class LaunchReader:
         """Make fields of the variables in other expressions: of arguments, grid, shared memory and sizes."""
         parts: list[object] = [a for _, a in self._whole if isinstance(a, Arithmetic)]
         parts += [self._view.grid, self._view.block, self._view.shared]
-        divisors = set(_divisors(self._view.grid))
+        cuts = set(divisors(self._view.grid))
         for name in [n for part in parts for n in names_in(part)]:
             name = self._launch.aliases.get(name, name)
             if not self._is_open(name) or "sizeof" in name.text:
@@ -372,7 +233,7 @@ class LaunchReader:
             if (
                 variable
                 or name.kind in ("parameter", "extent", "local")
-                or (name.kind == "constant" and name.scope and name not in divisors and (number(name) or 0) > 1)
+                or (name.kind == "constant" and name.scope and name not in cuts and (number(name) or 0) > 1)
             ):
                 self._add_field(name, self._own_name(name))
 
@@ -415,7 +276,7 @@ class LaunchReader:
         self._genes[name] = value
         mark = self._mark(f"c.{name}")
         return replace(self._with_gene(view, value, f"c.{name}", False), block=Dim3(mark),
-                       shared=_with_factor(view.shared, value, mark))  # fmt: skip
+                       shared=with_factor(view.shared, value, mark))  # fmt: skip
 
     def _mark(self, text: str) -> Name:
         mark = Name(text, "gene")
@@ -433,7 +294,7 @@ class LaunchReader:
             return mark if isinstance(part, int) and part == value else part
 
         block, grid = view.block, view.grid
-        return replace(view, grid=Dim3(*(_divided(one, value, mark) for one in (grid.x, grid.y, grid.z))),
+        return replace(view, grid=Dim3(*(divided(one, value, mark) for one in (grid.x, grid.y, grid.z))),
                        block=Dim3(in_block(block.x), in_block(block.y), in_block(block.z)))  # fmt: skip
 
     def _extents(self, extents: Dim3) -> tuple[str, ...]:
@@ -456,15 +317,29 @@ class LaunchReader:
         self._fields.setdefault(wanted, number(argument))
         return f"p.{wanted}"
 
-    def _reals(self) -> dict[str, str]:
-        """Return the numbers in floating point that the host computes from sizes, such as `1.0f / sqrtf(d)`."""
-        found = {}
-        for parameter, argument in zip(self._function.parameters, self._view.arguments, strict=True):
-            if parameter.pointer or not isinstance(argument, Arithmetic) or argument in [a for _, a in self._whole]:
+    def _reals(self) -> Iterator[tuple[str, str]]:
+        """Yield the other numbers that the host states, or computes from sizes, such as `1.0f / sqrtf(d)`."""
+        for parameter, argument in self._passed:
+            if parameter.pointer or (parameter, argument) in self._whole:
                 continue
-            if text := to_real(argument, self._python):
-                found[parameter.name] = text
-        return found
+            is_bool = self._types.get(parameter.base, parameter.base) == "bool"
+            if isinstance(argument, int | float):
+                yield parameter.name, str(bool(argument) if is_bool else float(argument))
+            elif isinstance(argument, Arithmetic) and not is_bool and (text := to_real(argument, self._python)):
+                yield parameter.name, text
+
+    def _unread(self, *translated: tuple[str, ...]) -> str:
+        """Return why grid and block could not be read; empty if they could."""
+        parts = zip(("grid", "block"), (self._launch.view.grid, self._launch.view.block), translated, strict=True)
+        lost = [(what, _written(extents)) for what, extents, made in parts if not made]
+        where = f"of the launch on line {self._launch.view.line} could not be read"
+        return " and ".join(f"the {what} `{text}` {where}" for what, text in lost)
+
+    def _copied(self) -> Iterator[tuple[str, str]]:
+        words = {(True, True): "both", (True, False): "in", (False, True): "out"}
+        for parameter, argument in self._passed:
+            if isinstance(argument, Pointer) and (argument.buffer.copied_in or argument.buffer.copied_out):
+                yield parameter.name, words[argument.buffer.copied_in, argument.buffer.copied_out]
 
     def _constraints(self) -> Iterator[tuple[str, str, str]]:
         """Yield the divisors that the host code checks, as far as genes occur in them."""
@@ -480,8 +355,8 @@ class LaunchReader:
     def _sizes(self, dtypes: Mapping[str, str]) -> dict[str, StatedSize]:
         """Return the sizes of the buffers that the host code states."""
         found: dict[str, StatedSize] = {}
-        equal = dict(_equalities((*self._launch.view.requirements, *self._view.requirements)))
-        for parameter, argument in zip(self._function.parameters, self._view.arguments, strict=True):
+        equal = dict(equalities((*self._launch.view.requirements, *self._view.requirements)))
+        for parameter, argument in self._passed:
             if not isinstance(argument, Pointer) or parameter.name not in dtypes or argument.offset != 0:
                 continue
             buffer = argument.buffer
@@ -491,7 +366,7 @@ class LaunchReader:
                 continue
             if buffer.kind == "tensor" and buffer.shape is None and buffer.asked:
                 where = f"the tensor {buffer.name}"
-                found[parameter.name] = self._stated(_axes_of(buffer), equal, where, sure=False)
+                found[parameter.name] = self._stated(axes_of(buffer), equal, where, sure=False)
                 continue
             if buffer.kind == "parameter" or (
                 buffer.shape is None and buffer.elements is None and buffer.bytes is None
@@ -502,7 +377,7 @@ class LaunchReader:
                 parts, where = buffer.shape, f"the tensor {buffer.name}"
             else:
                 where = f"the allocation on line {buffer.line}"
-                parts = _factors(_elements(buffer, DTYPE_BYTES[dtypes[parameter.name]]))
+                parts = factors(elements(buffer, DTYPE_BYTES[dtypes[parameter.name]]))
             found[parameter.name] = self._stated(parts, equal, where)
         return found
 
@@ -510,7 +385,7 @@ class LaunchReader:
         """Return a size in the draft's terms; without axes if one of them is unknown."""
         parts = [substituted(one, equal.get) for one in extents]
         for value, mark in self._cuts:
-            parts = [_divided(one, value, mark) for one in parts]
+            parts = [divided(one, value, mark) for one in parts]
         axes = list(map(self._axis, parts))
         known = tuple(axis for axis in axes if axis is not None)
         return StatedSize(known if len(known) == len(axes) else (), where, sure)
@@ -523,86 +398,8 @@ class LaunchReader:
         return to_python(extent, self._python)
 
 
-def _products(name: Name, extent: Expr) -> Sequence[Expr]:
-    """Return the extent if a name is one of its factors."""
-    return [extent] if name in list(_factors(extent)) else []
-
-
-def _factors(value: Expr) -> Iterator[Expr]:
-    if isinstance(value, Arithmetic) and value.operator == "*":
-        for one in value.operands:
-            yield from _factors(one)
-    else:
-        yield value
-
-
-def _divisors(grid: Dim3) -> Iterator[Name]:
-    """Yield the names by which the grid divides the work."""
-    waiting: list[Expr] = [grid.x, grid.y, grid.z]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Arithmetic):
-            waiting += one.operands
-            if one.operator in ("ceil_div", "/"):
-                yield from names_in(one.operands[1])
-
-
-def _divided(part: Expr, value: int, mark: Name) -> Expr:
-    """Return an expression in which divisors with a number as factor have a name instead."""
-    if not isinstance(part, Arithmetic):
-        return part
-    operands = tuple(_divided(one, value, mark) for one in part.operands)
-    if part.operator in ("ceil_div", "/"):
-        operands = (operands[0], _with_factor(operands[1], value, mark))
-    return operation(part.operator, *operands)
-
-
-def _with_factor(value: Expr, factor: int, mark: Name) -> Expr:
-    """Return an expression in which a number that is a factor becomes a name."""
-    parts = list(_factors(value))
-    at = next((at for at, one in enumerate(parts) if isinstance(one, int | Name) and number(one) == factor
-               and not (isinstance(one, Name) and one.kind in _VARIABLE)), None)  # fmt: skip
-    if at is None:
-        whole = next(
-            (at for at, one in enumerate(parts) if isinstance(one, int) and one > factor and one % factor == 0), None
-        )
-        if whole is None or len(parts) < 2:
-            return value
-        parts[whole : whole + 1] = [parts[whole] // factor, mark]  # type: ignore[operator]
-    else:
-        parts[at] = mark
-    made: Expr = 1
-    for one in parts:
-        made = operation("*", made, one)
-    return made
-
-
-def _elements(buffer: HostBuffer, width: int) -> Expr:
-    """Return the number of elements of an allocation."""
-    if buffer.elements is not None:
-        return buffer.elements
-    total = buffer.bytes if buffer.bytes is not None else 1
-    if isinstance(total, Name) and isinstance(total.value, Arithmetic):
-        total = total.value
-    parts = list(_factors(total))
-    for at, one in enumerate(parts):
-        if isinstance(one, int) and one % width == 0:
-            parts = [*parts[:at], *parts[at + 1 :], one // width]  # elements of a vector type are the last axis
-            break
-        if isinstance(one, Name) and "sizeof" in one.text:
-            parts[at] = 1
-            break
-    else:
-        return operation("/", total, width)
-    made: Expr = 1
-    for one in parts:
-        made = operation("*", made, one)
-    return made
-
-
-def _equalities(requirements: Sequence[Expr]) -> Iterator[tuple[Name, Expr]]:
-    """Yield the extents that a check equates with others or with numbers."""
-    for one in requirements:
-        match one:
-            case Arithmetic("==", (Name(kind="extent") as left, Name() | int() as right)) if left != right:
-                yield left, right
+def _written(extents: Dim3) -> str:
+    texts = [text_of(one) for one in (extents.x, extents.y, extents.z)]
+    while len(texts) > 1 and texts[-1] == "1":
+        texts.pop()
+    return ", ".join(texts)

@@ -12,20 +12,20 @@ from math import prod
 from pathlib import Path
 
 from evokern.compile.accepted_options import split_options
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, KernelFunction, read
+from evokern.cuda_source import CudaSource, KernelFunction, read
+from evokern.cuda_source.c_types import ELEMENT_TYPES, NUMBERS, WHOLE
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
 from evokern.scaffold import resolve
+from evokern.scaffold.buffers import size_of
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
-from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import LIMIT, small_problems
-from evokern.scaffold.reading import DRAFTED_FOR, REAL, KernelReading, constants_of
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
-from evokern.scaffold.stated.launch import WHOLE
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
 from evokern.scaffold.tuner.stated import RTOL, require_outputs, with_stated
@@ -97,7 +97,7 @@ def _draft(request: TunerRequest) -> Draft:
         launch_from="the tuner",
         reference=cpu_function(source, function.name),
         expected=request.expected,
-        notes=(*made.notes, *request.notes, *_dropped_options(request), *_untranslated(request)),
+        notes=(*made.notes, *request.notes, *_untranslated(request)),
     )
     made = with_stated(replace(made, same_as_default=True), request, function)
     for position in request.sums:
@@ -109,15 +109,14 @@ def _draft(request: TunerRequest) -> Draft:
 def _with_kernel_types(request: TunerRequest, source: CudaSource, function: KernelFunction) -> TunerRequest:
     """Return a request whose arguments have the types that the kernel takes; a note names each difference."""
     template = {parameter.name for parameter in function.template}
-    unknown = {p.base for p in function.parameters} - template - {*ELEMENT_TYPES, *WHOLE, *REAL, "bool", "void"}
+    unknown = {p.base for p in function.parameters} - template - {*ELEMENT_TYPES, "void"}
     values = _default_configuration(request, source)
     options = [*_options(request)[0], *(f"-D{name}={value}" for name, value in values.items())]
     types = resolve.types(source.device_text, unknown, options, DRAFTED_FOR[0]) if unknown else {}
     arguments, notes = [], []
     for parameter, given in zip(function.parameters, request.arguments, strict=True):
         base = types.get(parameter.base, parameter.base)
-        known = {**REAL, **WHOLE, **ELEMENT_TYPES}
-        wanted = known.get(base) if parameter.pointer else {**REAL, **WHOLE}.get(base)
+        wanted = (ELEMENT_TYPES if parameter.pointer else NUMBERS).get(base)
         same = (
             wanted is None
             or wanted == given.dtype
@@ -164,7 +163,10 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     while len(block) > 1 and block[-1] == "1":
         block = block[:-1]
     default = _default_configuration(request, source)
-    genes = tuple(_gene(name, values, default[name]) for name, values in request.parameters.items())
+    genes = tuple(
+        DraftGene(name, tuple(dict.fromkeys(int(v) if isinstance(v, bool) else v for v in values)), default[name])
+        for name, values in request.parameters.items()
+    )
     macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
     macros_of |= macros
     macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
@@ -219,15 +221,6 @@ def _entry(request: TunerRequest, function: KernelFunction) -> str:
 def _options(request: TunerRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tuner's compiler options that NVRTC accepts, and the others."""
     return split_options(option for option in request.options if not re.match(_OLD_STANDARD, option))
-
-
-def _dropped_options(request: TunerRequest) -> Iterator[str]:
-    dropped = _options(request)[1]
-    if dropped:
-        yield (
-            f"kernel.py: omits the compiler options {' '.join(dropped)}: only nvcc accepts them, or evokern sets them "
-            "itself"
-        )
 
 
 def _defined(option: str) -> tuple[str, str]:
@@ -331,11 +324,6 @@ def _extent(request: TunerRequest, axis: int) -> str:
     return known if known is not None else str((256, 1, 1)[axis])  # Kernel Tuner's defaults
 
 
-def _gene(name: str, values: tuple[int | str, ...], default: int | str) -> DraftGene:
-    plain = tuple(dict.fromkeys(int(v) if isinstance(v, bool) else v for v in values))
-    return DraftGene(name, plain, default)
-
-
 def _default_configuration(request: TunerRequest, source: CudaSource) -> dict[str, int | str]:
     """Return a configuration that satisfies all restrictions, near the file's values or with a common block size."""
     own = {m.name: m.number for m in source.macros if m.kind == "default" and m.number is not None}
@@ -365,6 +353,9 @@ def _constraints(request: TunerRequest) -> Iterator[tuple[str, str, str]]:
 
 
 def _untranslated(request: TunerRequest) -> Iterator[str]:
+    """Yield a note for the compiler options that are dropped, and for each restriction without a translation."""
+    if dropped := " ".join(_options(request)[1]):
+        yield f"kernel.py: omits the compiler options {dropped}: only nvcc accepts them, or evokern sets them itself"
     for text in request.restrictions:
         if over_genes(text, list(request.parameters)) is None:
             yield f"kernel.py: restriction {text!r} could not be translated; rewrite it as a Constraint"
@@ -419,7 +410,7 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
     """
     plan = reading.plan
     prober = Prober(reading.source, DRAFTED_FOR)
-    base = {field.name: VECTOR_PROBLEM for field in plan.fields if not field.choices}
+    base = dict.fromkeys(plan.free, VECTOR_PROBLEM)
     fixed = {field.name: int(field.default or field.choices[0]) for field in plan.fields if field.choices}
     constraints = list(plan.constraints)
     for name in base:
@@ -465,7 +456,7 @@ def _summed(made: Draft, name: str) -> Draft:
     """Turn an output that the script sums into a workspace, and add a second kernel for the sum."""
     tensor = next(t for t in made.tensors if t.name == name)
     total = unused_name(f"{name}_total", made.source)
-    kind = next(written for written, dtype in (REAL | WHOLE).items() if dtype == tensor.dtype)
+    kind = next(written for written, dtype in NUMBERS.items() if dtype == tensor.dtype)
     code = (
         f"\n// The script compares the sum of {name}, which one warp computes here.\n"
         f'extern "C" __global__ void add_up(const {kind}* parts, {kind}* total, int n) {{\n'

@@ -1,30 +1,25 @@
-"""Input of a tuner, from a script's call or from a T1 file: parameters, restrictions, grid and arguments."""
+"""Input of a tuner, from a script's call: parameters, restrictions, grid and arguments."""
 
 from __future__ import annotations
 
 import ast
-import difflib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from evokern.errors import SourceError, suggestion
-from evokern.files import is_file, read_text
-from evokern.scaffold.tuner.arithmetic import expressions, value_over, values_of
+from evokern.cuda_source.c_types import ELEMENT_TYPES
+from evokern.declaration.kernel import DTYPE_BYTES
+from evokern.errors import SourceError
+from evokern.scaffold.tuner.arithmetic import expressions
 
-DTYPES: Mapping[str, str] = {
+_DTYPES: Mapping[str, str] = {
     "float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "float": "f32", "double": "f64", "half": "f16",
-    "int": "i32", "uint": "u32", "long": "i64", "ulong": "u64", "short": "i16", "char": "i8", "uchar": "u8",
+    "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "ulong": "u64",
 }  # fmt: skip
-"""NumPy's and T1's type names → evokern's."""
-_WIDE = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint64"))
-"""Types whose last digit is not a number of elements."""
-
+"""NumPy's type names, and T1's that C lacks → evokern's."""
 _NAME = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*", re.ASCII)
 
 
@@ -155,213 +150,39 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
         notes.append(f"the study: the script's {' and '.join(ignored)} are omitted; evokern measures the time only")
     if call.get("objective") not in (None, "time") or call.get("objectives"):
         notes.append("the study: the script optimises another objective; evokern always optimises the time")
-    if isinstance(answer, list) and any(isinstance(one, Mapping) and one.get("computed") is False for one in answer):
+    answer = answer if isinstance(answer, list) else []
+    expected = {at: one for at, one in enumerate(answer) if isinstance(one, Mapping)}
+    arrays = {at: one for at, one in expected.items() if at < len(arguments) and arguments[at].shape is not None}
+    words = {at: "one number" if "value" in one else f"an array of {one.get('shape')}" for at, one in expected.items()}
+    if any(one.get("computed") is False for one in expected.values()):
         notes.append(
             "kernel.py: the script computes `answer` with run_kernel, which needs a device; its values are unknown here"
         )
     kernel, _, template = str(call["kernel_name"]).partition("<")
+    options, include = _options(call)
     return TunerRequest(
         kernel=kernel.strip(),
         template=template.rpartition(">")[0].strip(),
         source=source["text"],
         file=source.get("file", ""),
-        problem_size=_sizes(call.get("problem_size"), notes),
+        problem_size=sizes_of(call.get("problem_size"), notes),
         parameters=parameters,
         defines=_defines(call.get("defines"), notes),
         defaults={},
         restrictions=restrictions,
-        divisors=tuple(_divisors(call.get(f"grid_div_{axis}"), notes) for axis in "xyz"),
-        block_names=_names(call.get("block_size_names")),
+        divisors=tuple(divisors_of(call.get(f"grid_div_{axis}"), notes) for axis in "xyz"),
+        block_names=_block_names(call.get("block_size_names")),
         arguments=arguments,
         constants={name: _argument(item) for name, item in (call.get("cmem_args") or {}).items()},
         shared=str(shared),
-        include=tuple(_include_folders(call)),
-        options=tuple(_compiler_options(call)),
-        sums=tuple(_summed(answer, arguments)),
+        include=include,
+        options=options,
+        sums=tuple(at for at, one in arrays.items() if "value" in one),
         notes=tuple(notes),
-        expected=_expected(answer),
+        expected=", ".join(f"{what} for argument {at}" for at, what in words.items()),
         atol=float(call["atol"]) if call.get("atol") is not None else 1e-6,  # Kernel Tuner's default
-        answers=_answers(answer, arguments),
+        answers={at: prod(one["shape"]) for at, one in arrays.items() if "shape" in one},
     )
-
-
-def from_t1(text: str, path: Path) -> TunerRequest:
-    """Return the tuner's input from a T1 file (auto-tuning schema, version 1.0.0).
-
-    Raises:
-        SourceError: the file is incomplete, is not for CUDA, or its kernel file is missing.
-    """
-    try:
-        return _t1_request(_with_t1_names(json.loads(text)), path)
-    except KeyError as error:
-        raise SourceError(f"T1 file {path} lacks the key {error}; add it") from error
-    except (ValueError, TypeError, AttributeError, IndexError, ArithmeticError, SyntaxError) as error:
-        raise SourceError(f"T1 file {path} has an unexpected value: {error}") from error
-
-
-def _t1_request(whole: Any, path: Path) -> TunerRequest:
-    space, kernel = whole["ConfigurationSpace"], whole["KernelSpecification"]
-    _check_keys(path, "KernelSpecification", kernel, _T1_KEYS)
-    for item in (*space["TuningParameters"], *kernel.get("Arguments", ())):
-        _check_keys(path, f"entry {item.get('Name', '')}".strip(), item, _T1_ITEM_KEYS)
-    parameters = {item["Name"]: _t1_values(item["Values"]) for item in space["TuningParameters"]}
-    if kernel.get("Language", "CUDA") != "CUDA":
-        raise SourceError(f"{path} is written for {kernel['Language']}, but evokern supports only CUDA")
-    places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
-    file = next((place for place in places if is_file(place)), None)
-    if file is None:
-        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not next to the T1 file")
-    notes: list[str] = []
-    sizes = _t1_values(kernel.get("ProblemSize") or [], text=True)
-    names = {"ProblemSize": list(sizes), **{name: list(values) for name, values in parameters.items()}}
-    arguments, constants = [], {}
-    for item in kernel.get("Arguments", ()):
-        shape = None
-        written = re.fullmatch(r"([a-z]+\d*?)([234]?)(?:_t)?", str(item["Type"]))
-        dtype = DTYPES.get(item["Type"]) or (DTYPES.get(written[1]) if written else None)
-        if item["MemoryType"] == "Vector":
-            lanes = int(written[2] or 1) if written and item["Type"] not in _WIDE else 1
-            shape = (int(values_of(str(item["Size"]), names)[0]) * lanes,)
-        if dtype is None:
-            notes.append(f"kernel.py: T1 type {item['Type']!r} of {item.get('Name', 'an argument')} is taken as f32")
-        made = TunerArgument(
-            dtype or "f32", shape, _t1_number(item.get("FillValue")), item.get("Name", ""),
-            _T1_ROLES.get(item.get("AccessType", ""), ""), _t1_span(item, shape), str(item.get("Size", "")),
-        )  # fmt: skip
-        if item["MemoryType"] == "Symbol" or item.get("MemType") == "Constant":
-            constants[str(item.get("Name", ""))] = made
-        if item["MemoryType"] != "Symbol":
-            arguments.append(made)
-    local = _t1_axes(kernel.get("LocalSize"))
-    block = tuple(str(local.get(axis.upper(), f"block_size_{axis}")) for axis in "xyz")
-    divisors: tuple[tuple[str, ...] | None, ...]
-    if sizes:
-        divisors = tuple(_divisors(kernel.get(f"GridDiv{axis}") or None, notes) for axis in "XYZ")
-    else:
-        sizes = tuple(str(_t1_axes(kernel["GlobalSize"]).get(axis, "1")) for axis in "XYZ")
-        divisors = (
-            ((), (), ()) if kernel.get("GlobalSizeType", "CUDA") == "CUDA" else ((block[0],), (block[1],), (block[2],))
-        )
-    return TunerRequest(
-        kernel=kernel["KernelName"],
-        source=read_text(file, "replace"),
-        file=str(file),
-        problem_size=_sizes(sizes, notes),
-        parameters=parameters,
-        defaults={item["Name"]: item["Default"] for item in space["TuningParameters"] if "Default" in item},
-        restrictions=tuple(item["Expression"] for item in space.get("Conditions", ())),
-        divisors=divisors,
-        block_names=(block[0], block[1], block[2]),
-        arguments=tuple(arguments),
-        constants=constants,
-        shared=str(kernel.get("SharedMemory") or 0),
-        options=tuple(str(option) for option in _t1_values(kernel.get("CompilerOptions") or [], text=True)),
-        notes=tuple(notes),
-        tolerances=dict(_t1_tolerances(kernel.get("ReferenceArguments") or (), [one.name for one in arguments])),
-        expected=", ".join(
-            f"{item.get('FillType', '')} {item.get('DataSource', item.get('FillValue', ''))} for {item['TargetName']}"
-            for item in kernel.get("ReferenceArguments") or ()
-        ),
-    )
-
-
-def _with_t1_names(given: Any) -> Any:
-    """Return JSON values in which T1's keys have their usual case."""
-    if isinstance(given, list):
-        return [_with_t1_names(item) for item in given]
-    if not isinstance(given, dict):
-        return given
-    return {_T1_NAMES.get(name.lower(), name): _with_t1_names(item) for name, item in given.items()}
-
-
-def _t1_tolerances(items: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the outputs that a file compares → absolute and relative tolerance."""
-    for item in items:
-        if item["TargetName"] not in names:
-            known = suggestion(item["TargetName"], names)
-            raise ValueError(f"ReferenceArguments name the argument {item['TargetName']!r}: {known}")
-        limit = float(item.get("ValidationThreshold") or 0)
-        relative = "relative" in str(item.get("ValidationMethod", "")).lower()
-        if limit:
-            yield item["TargetName"], (0.0, limit) if relative else (limit, 0.0)
-
-
-def _t1_values(given: Any, *, text: bool = False) -> tuple[Any, ...]:
-    """Return a list of a T1 file, which may be a list, a single number, or (unless `text`) an expression."""
-    if isinstance(given, str):
-        return (given,) if text else values_of(given)
-    return tuple(given) if isinstance(given, list) else (given,)
-
-
-def _t1_axes(given: Any) -> Mapping[str, Any]:
-    """Return extents by axis; a list or a single value starts at X."""
-    if isinstance(given, Mapping):
-        return given
-    return dict(zip("XYZ", _t1_values(given if given is not None else [], text=True), strict=False))
-
-
-_T1_ROLES = {"ReadOnly": "input", "WriteOnly": "output", "ReadWrite": "inout"}
-"""T1's access types → evokern's roles."""
-
-
-def _t1_span(item: Mapping[str, Any], shape: tuple[int, ...] | None) -> tuple[float, float] | None:
-    """Return the range of an array's values: `Random` fills up to `FillValue`, a generator with the element's index."""
-    fill, value = item.get("FillType", ""), _t1_number(item.get("FillValue"))
-    if fill == "Random" and isinstance(value, (int, float)) and value > 0:
-        return 0.0, float(value)
-    if fill != "Generator" or not shape:
-        return None
-    try:
-        count = prod(shape)
-        drawn = [float(value_over(str(item["DataSource"]), {"i": i})) for i in range(0, count, max(1, count // 1024))]
-    except (ArithmeticError, SyntaxError, TypeError, ValueError):
-        return None
-    return min(drawn), max(drawn)
-
-
-def _t1_number(given: Any) -> Any:
-    """Return a fill value as a number if its text is one."""
-    try:
-        return float(given) if isinstance(given, str) else given
-    except ValueError:
-        return given
-
-
-def _check_keys(path: Path, where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Reject a key that is probably a misspelling, because its value would be ignored."""
-    for key in given:
-        if key not in known and difflib.get_close_matches(key, [name for name in known if name not in given], 1, 0.8):
-            raise SourceError(f"T1 file {path}: {where} has the unknown key {key!r}: {suggestion(key, known)}")
-
-
-_T1_KEYS = (
-    "Language", "CompilerOptions", "BenchmarkConfig", "KernelName", "KernelFile", "LocalSize", "GlobalSize",
-    "GlobalSizeType", "ProblemSize", "GridDivX", "GridDivY", "GridDivZ", "SharedMemory", "Stream", "Arguments",
-    "Device", "SimulationInput", "PointerType", "ReferenceArguments", "Profiling",
-)  # fmt: skip
-"""Keys of `KernelSpecification` in T1 1.0.0."""
-_T1_ITEM_KEYS = (
-    "Name", "Type", "Values", "Default", "Size", "MemoryType", "MemType", "AccessType", "FillType", "FillValue",
-    "DataSource", "RandomSeed", "Output", "Shape", "Min", "Max",
-)  # fmt: skip
-"""Keys of tuning parameters and arguments in T1 1.0.0."""
-
-
-_T1_REFERENCE_KEYS = ("TargetName", "ValidationMethod", "ValidationThreshold")
-_T1_TOP_KEYS = (
-    "ConfigurationSpace", "KernelSpecification", "TuningParameters", "Conditions", "Expression", "X", "Y", "Z",
-)  # fmt: skip
-_T1_NAMES = {name.lower(): name for name in (*_T1_KEYS, *_T1_ITEM_KEYS, *_T1_REFERENCE_KEYS, *_T1_TOP_KEYS)}
-"""T1's keys in lower case → their usual case."""
-
-
-def is_t1(text: str) -> bool:
-    """Return whether a text is a T1 file: JSON with a configuration space and a kernel."""
-    try:
-        whole = _with_t1_names(json.loads(text))
-    except ValueError:
-        return False
-    return isinstance(whole, dict) and {"ConfigurationSpace", "KernelSpecification"} <= set(whole)
 
 
 def is_script(text: str) -> bool:
@@ -378,7 +199,7 @@ def is_script(text: str) -> bool:
 def _argument(item: Any, precisions: Mapping[str, tuple[Any, ...]] | None = None) -> TunerArgument:
     if isinstance(item, Mapping) and "dtype" in item:
         selected = (precisions or {}).get(str(item.get("precision", "")), (item["dtype"],))
-        dtype = DTYPES.get(str(selected[0]))
+        dtype = dtype_of(selected[0])
         if dtype is None:
             raise SourceError(
                 f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not support"
@@ -389,6 +210,11 @@ def _argument(item: Any, precisions: Mapping[str, tuple[Any, ...]] | None = None
     if isinstance(item, (int, float)):
         return TunerArgument("i32" if isinstance(item, int) else "f32", None, item)
     raise SourceError(f"the script passes an argument that is neither an array nor a number: {item}")
+
+
+def dtype_of(name: object) -> str | None:
+    """Return evokern's name of a type of NumPy, T1 or C; None if it is unknown."""
+    return _DTYPES.get(str(name)) or ELEMENT_TYPES.get(str(name))
 
 
 def _precisions(
@@ -403,13 +229,13 @@ def _precisions(
         name = str(item.get("precision", "")) if isinstance(item, Mapping) else ""
         if name not in parameters or name in found:
             continue
-        types = {value: DTYPES[str(value)] for value in parameters[name] if str(value) in DTYPES}
+        types = {value: dtype for value in parameters[name] if (dtype := dtype_of(value))}
         if not types:
             raise SourceError(
                 f"no value of {name}, which TunablePrecision selects, is a type; use float, double or half"
             )
-        wanted = DTYPES.get(item["dtype"], "")
-        best = wanted if wanted in types.values() else max(types.values(), key=lambda dtype: int(dtype[1:]))
+        wanted = dtype_of(item["dtype"])
+        best = wanted if wanted in types.values() else max(types.values(), key=lambda dtype: DTYPE_BYTES.get(dtype, 1))
         found[name] = tuple(value for value, dtype in types.items() if dtype == best)
         dropped = ", ".join(str(value) for value in parameters[name] if value not in found[name])
         if dropped:
@@ -429,26 +255,19 @@ def _defines(given: Any, notes: list[str]) -> dict[str, str] | None:
     return made
 
 
-def _compiler_options(call: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the compiler options without include folders, whose headers the draft contains."""
-    given = iter(map(str, call.get("compiler_options") or ()))
-    for option in given:
-        if option in ("-I", "--include-path"):
-            next(given, "")
-        elif not option.startswith(("-I", "--include-path=")):
-            yield option
-
-
-def _include_folders(call: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the folders of headers: those of the compiler options, and the script's own."""
+def _options(call: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return the compiler options without include folders, whose headers the draft contains, and these folders."""
     own = Path(call.get("folder", "."))
+    kept, folders = [], []
     given = iter(map(str, call.get("compiler_options") or ()))
     for option in given:
         if option in ("-I", "--include-path"):
-            yield own / next(given, "")
+            folders.append(own / next(given, ""))
         elif match := re.fullmatch(r"(?:-I|--include-path=)(.+)", option):
-            yield own / match[1]
-    yield own
+            folders.append(own / match[1])
+        else:
+            kept.append(option)
+    return tuple(kept), (*folders, own)
 
 
 def _plain(given: Any, what: str, notes: list[str]) -> Any:
@@ -465,7 +284,8 @@ def _one(given: Any) -> Any:
     return given[0] if isinstance(given, list) else given
 
 
-def _sizes(given: Any, notes: list[str]) -> tuple[int | str, ...]:
+def sizes_of(given: Any, notes: list[str]) -> tuple[int | str, ...]:
+    """Return the sizes of a problem as numbers or expressions."""
     given = _plain(given, "problem_size", notes)
     if given is None:
         return ()
@@ -473,17 +293,18 @@ def _sizes(given: Any, notes: list[str]) -> tuple[int | str, ...]:
     return tuple(size if isinstance(size, (int, str)) else size["value"] for size in sizes if size is not None)
 
 
-def _divisors(given: Any, notes: list[str]) -> tuple[str, ...] | None:
+def divisors_of(given: Any, notes: list[str]) -> tuple[str, ...] | None:
+    """Return the divisors of one axis of the grid; None for the block's extent."""
     given = _plain(given, "a grid divisor", notes)
     if given is None:
         return None
     return tuple(str(item) for item in ([given] if isinstance(given, (str, int)) else given))
 
 
-def _names(given: Any) -> tuple[str, str, str]:
-    x, y, z = (*(given or ()), "block_size_x", "block_size_y", "block_size_z")[:3] if not given else (
-        *given, *("block_size_x", "block_size_y", "block_size_z")[len(given) :])  # fmt: skip
-    return str(x), str(y), str(z)
+def _block_names(given: Sequence[Any] | None) -> tuple[str, str, str]:
+    named = list(map(str, given or ()))
+    x, y, z = (*named, *("block_size_x", "block_size_y", "block_size_z")[len(named) :])
+    return x, y, z
 
 
 def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
@@ -497,36 +318,3 @@ def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
         name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
         notes.append(f"kernel.py: restriction {name} is not plain arithmetic; rewrite it as a Constraint")
     return tuple(one for one in found if one != "True")
-
-
-def _summed(answer: Any, arguments: Sequence[TunerArgument]) -> list[int]:
-    """Return the array arguments whose expected result is one number."""
-    if not isinstance(answer, list):
-        return []
-    return [
-        position
-        for position, (wanted, argument) in enumerate(zip(answer, arguments, strict=False))
-        if isinstance(wanted, Mapping) and "value" in wanted and argument.shape is not None
-    ]
-
-
-def _answers(answer: Any, arguments: Sequence[TunerArgument]) -> dict[int, int]:
-    """Return the array arguments with an expected array → its number of elements."""
-    if not isinstance(answer, list):
-        return {}
-    return {
-        position: prod(wanted["shape"])
-        for position, (wanted, argument) in enumerate(zip(answer, arguments, strict=False))
-        if isinstance(wanted, Mapping) and "shape" in wanted and argument.shape is not None
-    }
-
-
-def _expected(answer: Any) -> str:
-    if not isinstance(answer, list):
-        return ""
-    parts = []
-    for position, wanted in enumerate(answer):
-        if isinstance(wanted, Mapping):
-            what = "one number" if "value" in wanted else f"an array of {wanted.get('shape')}"
-            parts.append(f"{what} for argument {position}")
-    return ", ".join(parts)

@@ -14,11 +14,11 @@ from evokern.cuda_source import KernelFunction
 from evokern.declaration.as_data.golden import OUTPUT
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.errors import SourceError
+from evokern.scaffold.buffers import shape_of, size_of
 from evokern.scaffold.draft import Draft
-from evokern.scaffold.infer import size_of
 from evokern.scaffold.plan import DraftTensor, Plan
-from evokern.scaffold.probe import Prober, Run
-from evokern.scaffold.problems import LIMIT, tile_units
+from evokern.scaffold.probe import Prober
+from evokern.scaffold.problems import LIMIT, checked, tile_units, writes_outputs
 from evokern.scaffold.reading import DRAFTED_FOR
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerArgument, TunerRequest
@@ -78,10 +78,10 @@ def _with_short_blocks(made: Draft) -> Draft:
     Of blocks that depend on each other, all must run.
     """
     plan, problem = made.plan, dict(made.study)
-    free = [field.name for field in plan.fields if not field.choices]
+    free = plan.free
     together = made.finish or any(tensor.role in ("inout", "workspace") for tensor in made.tensors)
     while free and not made.compile_error:
-        sizes = {tensor.name: _size_at(tensor, plan, problem, plan.defaults) for tensor in made.tensors}
+        sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in made.tensors}
         run = Prober(made.source, DRAFTED_FOR).run(plan, problem, limit=1, exact=sizes, blocks=1)
         largest = max(free, key=problem.__getitem__)
         most = WHOLE_INSTRUCTIONS if together else float("inf")
@@ -165,7 +165,7 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
     """Yield the rules that configurations other than the default need, because only their partial tiles fail."""
     plan, prober = made.plan, Prober(made.source, DRAFTED_FOR)
     known = " ".join(text for _, text, _ in plan.constraints)
-    free = [field.name for field in plan.fields if not field.choices]
+    free = plan.free
     tiles = {
         name: [
             unit for text in plan.grid for unit in tile_units(text, name) if f"divides({unit}, p.{name})" not in known
@@ -181,7 +181,7 @@ def _partial_tiles(made: Draft) -> Iterator[tuple[str, str, str]]:
         for name in [name for name in tiles if sizes[name] > 1]:
             tail = {**problem, name: problem[name] - sizes[name] // 2}
             if _permitted(plan, tail, config) and not _clean(prober, made, tail, config):
-                why = _finding(prober, made, tail, config) or "elements stay unwritten"
+                why = checked(prober, plan, made.tensors, tail, config).fault or "elements stay unwritten"
                 yield from _tile_rules(name, tiles.pop(name), f"else {why}")
     for name, units in tiles.items():
         if any(re.fullmatch(rf"p\.{name}\b[^()+]* // [^()+]*", text) for text in plan.grid):
@@ -210,7 +210,7 @@ def _sized(
     written = tensor.role in ("output", "inout")
     span = "" if given.span is None or tensor.dtype[0] in "iu" or tensor.extra else _span(given.span)
     tensor = replace(tensor, extra=tensor.extra or span)
-    if all(field.choices for field in made.plan.fields):
+    if not made.plan.free:
         return replace(tensor, shape=tuple(map(str, given.shape)), why=_without_size_doubts(tensor.why)), True
     if stated == found and not tensor.why.startswith(_UNRUN):
         return replace(tensor, why=_without_size_doubts(tensor.why)), True
@@ -235,7 +235,7 @@ def _sized(
 
 def _lanes(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
     """Return the extents of a few elements for each element of a field, if they give a stated size."""
-    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    free = [name for name in plan.free if study[name] >= LEAST_EXTENT]
     factors = {name: stated // study[name] for name in free if stated % study[name] == 0}
     name = min(factors, key=factors.__getitem__, default="")
     if not name or factors[name] > MOST_LANES:
@@ -245,7 +245,7 @@ def _lanes(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]
 
 def _bordered(stated: int, plan: Plan, study: Mapping[str, int]) -> tuple[str, ...]:
     """Return the extents of an image with a border, or of a product of fields, if they give a stated size."""
-    free = [field.name for field in plan.fields if not field.choices and study[field.name] >= LEAST_EXTENT]
+    free = [name for name in plan.free if study[name] >= LEAST_EXTENT]
     pairs = [(b, a) for at, a in enumerate(free) for b in free[at + 1 :]] + [(a, a) for a in free]
     for margin in range(MOST_BORDER):
         for pair in pairs:
@@ -346,7 +346,7 @@ def _with_small_problems(made: Draft) -> Draft:
     of two, keeps its divisors.
     """
     plan = made.plan
-    free = [field for field in plan.fields if not field.choices]
+    free = plan.free
     if not free or made.compile_error:
         return made
     prober = Prober(made.source, DRAFTED_FOR)
@@ -375,7 +375,7 @@ def _kept_where_unwritten(tensor: DraftTensor) -> DraftTensor:
 
 def _scaled(made: Draft) -> Iterator[dict[str, int]]:
     """Yield the file's problem, scaled down until its buffers are small."""
-    free = [field.name for field in made.plan.fields if not field.choices]
+    free = made.plan.free
     for least in (256, 128, 64):
         problem = dict(made.study)
         while True:
@@ -412,31 +412,14 @@ def _clean(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapp
     """
     if not _permitted(made.plan, problem, config):
         return False
-    sizes, run = _sanitized(prober, made, problem, config)
+    run = checked(prober, made.plan, made.tensors, problem, config)
     if run.finding is None and not run.ok:
         return "cannot be run" in run.why or "did not end" not in run.why
-    return run.ok and all(run.touches[t.name].distinct == sizes[t.name] for t in made.tensors if t.role == "output")
+    return writes_outputs(run, made.tensors)
 
 
 def _permitted(plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> bool:
     return all(plan.value(text, config, problem) for _, text, _ in plan.constraints)
-
-
-def _finding(prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]) -> str:
-    """Return what the sanitizer finds in words; empty if it finds nothing."""
-    finding = _sanitized(prober, made, problem, config)[1].finding
-    return f"{finding.kind.replace('_', ' ')} at kernel.cu:{finding.line}" if finding else ""
-
-
-def _sanitized(
-    prober: Prober, made: Draft, problem: Mapping[str, int], config: Mapping[str, Any]
-) -> tuple[dict[str, int], Run]:
-    sizes = {tensor.name: _size_at(tensor, made.plan, problem, config) for tensor in made.tensors}
-    return sizes, prober.run(made.plan, problem, config=config, limit=LIMIT, exact=sizes, sanitize=True)
-
-
-def _size_at(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], config: Mapping[str, Any]) -> int:
-    return prod(plan.value(axis.replace("INDEX_LIMIT", str(LIMIT)), config, problem) for axis in tensor.shape)
 
 
 def _with_golden(made: Draft, request: TunerRequest, given: Mapping[str, TunerArgument]) -> Draft:
@@ -449,7 +432,7 @@ def _with_golden(made: Draft, request: TunerRequest, given: Mapping[str, TunerAr
     values: dict[str, Any] = {}
     with numpy.load(io.BytesIO(request.arrays)) as arrays:
         for tensor in made.tensors:
-            shape = tuple(made.plan.value(axis, made.plan.defaults, made.study) for axis in tensor.shape)
+            shape = shape_of(tensor, made.plan, made.study, LIMIT)
             at = positions.get(tensor.name)
             if tensor.role in ("input", "inout", "constant"):
                 own = arrays[f"constant_{tensor.name}" if at is None else f"argument{at}"].reshape(-1)
