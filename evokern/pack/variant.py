@@ -103,8 +103,8 @@ class Variant:
                 if isinstance(argument, TileMap):
                     of = argument.described
                     for what, extents in (("size", of.shape), ("stride", of.strides), ("box size", of.box)):
-                        for axis, extent in enumerate(extents):
-                            yield f"{what} {axis} of the map {place}", simplified(formula_of(extent), {})
+                        for number, extent in enumerate(extents):
+                            yield f"{what} {number} of the map {place}", simplified(formula_of(extent), {})
                 elif isinstance(argument, Scalar) and _is_number(argument):
                     yield f"argument {place}", simplified(formula_of(int_of(argument)), {})
         for name in self.workspaces:
