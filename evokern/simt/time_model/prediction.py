@@ -4,7 +4,8 @@ The warp schedule simulation returns the time of a block on an SM, whose pipes i
 is multiplied by the number of waves. An SM takes at least as long as its busiest pipe, at the rates in the chip's
 profile. A p-norm combines the time of the SM with the time for the L2 and DRAM traffic of the whole chip. Loads overlap
 with work, but never completely, because every SM loads first. Finally, launch and drain are added, and the first wave's
-share of the DRAM traffic, which no work can hide.
+share of the DRAM traffic, which no work can hide. If the launch then draws more than the power limit, a lower clock
+stretches this time (`POWER_EXPONENT`).
 
 Three constants, the same for every kernel and chip, are fitted to attention candidates measured on an H200:
 `OVERLAP_EXPONENT` and `CO_RESIDENT_SHARE` to 390 candidates at 2,8,512,64 (plain and causal), 2,8,128,64 and
@@ -27,7 +28,7 @@ from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks
+from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks, sustained_us
 from evokern.simt.time_model.placement import GridWork, extrapolated, place
 
 OVERLAP_EXPONENT = 1.5
@@ -36,6 +37,12 @@ CO_RESIDENT_SHARE = 0.25
 """Share of the other blocks' pipe demand that delays a block; less than 1, because blocks are out of step."""
 SPILL_COST = 1e-3
 """Relative slowdown of the kernel per byte that a thread spills; PTX does not show these local loads and stores."""
+POWER_EXPONENT = 0.8
+"""Exponent of the slowdown by the power limit: a launch that would draw x times the limit takes x to this power longer.
+
+Arithmetic power is proportional to the clock and the square of the voltage. At a constant voltage, the exponent would
+be 1; with a voltage proportional to the clock, 1/3. A capped GPU runs close to its lowest voltage. Below 1, the launch
+that is faster without a limit remains faster."""
 DRAM_REACH = 0.8
 """Maximum share of L2 for a working set that is still in L2 at the next launch."""
 ISSUE_PER_CLOCK = float(SCHEDULERS)
@@ -44,7 +51,7 @@ CAUSES: Mapping[str, str] = {
     "tensor": "tensor-bound", "fp32": "arithmetic-bound", "fp16": "arithmetic-bound", "fp64": "arithmetic-bound",
     "integer": "arithmetic-bound", "sfu": "arithmetic-bound", "issue": "arithmetic-bound",
     "shared": "shared-memory-bound", "l1": "memory-bound", "l2": "memory-bound", "dram": "memory-bound",
-    "latency": "latency-bound", "launch": "launch-bound",
+    "latency": "latency-bound", "launch": "launch-bound", "power": "power-bound",
 }  # fmt: skip
 """Component of the time → name of a kernel that it bounds."""
 
@@ -146,7 +153,23 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
     hidden = _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT) * (1 + SPILL_COST * facts.spill_bytes)
-    return Prediction(launch + loaded["dram"] / waves + hidden, {**terms, **loaded, "launch": launch})
+    return _powered(launch + loaded["dram"] / waves + hidden, {**terms, **loaded, "launch": launch}, facts, chip)
+
+
+def _powered(time_us: float, terms: dict[str, float], facts: LaunchFacts, chip: Profile) -> Prediction:
+    """Return the prediction for repeated launches, whose mean power determines the clock.
+
+    Launch overhead and waits draw little, so short or waiting launches stay below the limit.
+    """
+    power = sustained_us(facts.counters, chip) / max(len(facts.counters.blocks) * facts.counters.launches, 1)
+    if not power:
+        return Prediction(time_us, terms)
+    if facts.work is None:
+        power *= facts.blocks
+    else:
+        power *= float(facts.work.pipes["issue"].sum()) / block_clocks(facts.counters, chip)["issue"]
+    time_us *= max(1.0, power / time_us) ** POWER_EXPONENT
+    return Prediction(time_us, {**terms, "power": min(power, time_us)})
 
 
 def _busiest_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
