@@ -292,6 +292,25 @@ def _compiled():
     return torch.compile(eager, dynamic=False)
 
 
+def quack(p, t):
+    """Return the result of quack, which returns the sum with the residual too if `prenorm` is set."""
+    from quack.rmsnorm import rmsnorm
+
+    if not residual(p):
+        return {"y": rmsnorm(t["x"], t["weight"], eps=EPS)}
+    y, h = rmsnorm(t["x"], t["weight"], residual=t["residual"], eps=EPS, prenorm=True)
+    return {"y": y, "sum": h}
+
+
+def flashinfer(p, t):
+    """Return the result of FlashInfer."""
+    from flashinfer.norm import rmsnorm
+
+    if residual(p):
+        raise NotImplementedError("FlashInfer's fused_add_rmsnorm overwrites its inputs")
+    return {"y": rmsnorm(t["x"], t["weight"], eps=EPS)}
+
+
 kernel = Kernel(
     name="rmsnorm",
     genes=GENES,
@@ -323,7 +342,12 @@ kernel = Kernel(
         },
         flops=lambda p: (5 if residual(p) else 4) * p.ROWS * p.COLS,
         bytes=lambda p: 2 * ((4 if residual(p) else 2) * p.ROWS * p.COLS + p.COLS),
-        baselines=(Baseline("torch", eager), Baseline("torch.compile", lambda p, t: _compiled()(p, t))),
+        baselines=(
+            Baseline("torch", eager),
+            Baseline("torch.compile", lambda p, t: _compiled()(p, t)),
+            Baseline("quack", quack, requires="quack.rmsnorm"),
+            Baseline("FlashInfer", flashinfer, requires="flashinfer"),
+        ),
         small_problems=("ROWS=5,COLS=264", "ROWS=3,COLS=1024"),
         slices=slices,
         nonfinite=("x", "weight"),

@@ -47,7 +47,7 @@ COMPARES = frozenset({"min", "max"})
 """fp32 operations on the integer pipe (FMNMX)."""
 _SAME_OPERAND = {"u8": "s8", "e5m2": "e4m3"}
 _RELATIVE_RATE = {"tf32": 0.5, "e4m3": 2.0, "e5m2": 2.0, "s8": 2.0, "u8": 2.0}
-"""Rate of products by operand type, relative to fp16; the energy of a product is assumed to be inversely proportional."""
+"""Rate of products by operand type, relative to fp16; their energy is assumed to be inversely proportional to it."""
 _OPERAND_BYTES_PER_CLOCK = 128.0
 """Bytes per clock that shared memory delivers to the tensor cores of an SM: one wavefront."""
 
