@@ -17,11 +17,11 @@ from engine_helpers import share_of_allowed
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
 from evokern.declaration.kernel import Kernel, is_installed
-from evokern.study.discovery import load_kernel
 from evokern.device.gpu.baselines import baseline_call
 from evokern.doctor import PEERS, _peers
 from evokern.gate.data import torch_dtype
 from evokern.pack.baseline_code import baselines_of
+from evokern.study.discovery import load_kernel
 
 Made = torch.Tensor
 KERNELS = Path(__file__).parents[2] / "kernels"
