@@ -151,7 +151,7 @@ def test_peers_compute_what_the_kernel_computes(name: str, text: str, count: int
 
 
 def test_a_missing_peer_is_left_out_and_told_by_doctor() -> None:
-    """What is not installed is not tried; `doctor` names the package of each."""
+    """A library that is not installed is not tried, and `doctor` names its package."""
     told = {check.name: check for check in _peers()}
     assert set(told) == set(PEERS)
     for name, (module, _) in PEERS.items():

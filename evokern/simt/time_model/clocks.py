@@ -167,8 +167,7 @@ class Clocks:
     def arrived(self, mask: Array | None, reach: float, *, copied: bool) -> Array:
         """Return when what the warps in a mask have just issued arrives at barrier objects, for each block.
 
-        A barrier object of a cluster may count for another block than the one that arrives or copies, so all blocks
-        see the last arrival among them.
+        Another block of the cluster may arrive or copy, so all blocks of a cluster see the last arrival among them.
 
         Args:
             mask: the warps; None for all.
