@@ -5,7 +5,7 @@ is multiplied by the number of waves. An SM takes at least as long as its busies
 profile. A p-norm combines the time of the SM with the time for the L2 and DRAM traffic of the whole chip. Loads overlap
 with work, but never completely, because every SM loads first. Finally, launch and drain are added, and the first wave's
 share of the DRAM traffic, which no work can hide. If the launch then draws more than the power limit, a lower clock
-stretches this time (`POWER_EXPONENT`).
+stretches this time.
 
 Three constants, the same for every kernel and chip, are fitted to attention candidates measured on an H200:
 `OVERLAP_EXPONENT` and `CO_RESIDENT_SHARE` to 390 candidates at 2,8,512,64 (plain and causal), 2,8,128,64 and
@@ -37,12 +37,10 @@ CO_RESIDENT_SHARE = 0.25
 """Share of the other blocks' pipe demand that delays a block; less than 1, because blocks are out of step."""
 SPILL_COST = 1e-3
 """Relative slowdown of the kernel per byte that a thread spills; PTX does not show these local loads and stores."""
-POWER_EXPONENT = 0.8
-"""Exponent of the slowdown by the power limit: a launch that would draw x times the limit takes x to this power longer.
-
-Arithmetic power is proportional to the clock and the square of the voltage. At a constant voltage, the exponent would
-be 1; with a voltage proportional to the clock, 1/3. A capped GPU runs close to its lowest voltage. Below 1, the launch
-that is faster without a limit remains faster."""
+REPEATED = 36
+"""Launches of a run that the power limit may slow down, as in the public benchmark of matrix products (`profiles`)."""
+POWER_BOUND = 1.05
+"""Minimum slowdown by the power limit at which it is a component of the time."""
 DRAM_REACH = 0.8
 """Maximum share of L2 for a working set that is still in L2 at the next launch."""
 ISSUE_PER_CLOCK = float(SCHEDULERS)
@@ -157,9 +155,10 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
 
 
 def _powered(time_us: float, terms: dict[str, float], facts: LaunchFacts, chip: Profile) -> Prediction:
-    """Return the prediction for repeated launches, whose mean power determines the clock.
+    """Return the prediction for a run of `REPEATED` launches, whose mean power determines the clock.
 
-    Launch overhead and waits draw little, so short or waiting launches stay below the limit.
+    Launches that wait stay below the limit. Short launches end before the limit takes effect. Otherwise, the clock falls
+    until the power equals the limit; the exponent is the share of the run that is slowed down.
     """
     power = sustained_us(facts.counters, chip) / max(len(facts.counters.blocks) * facts.counters.launches, 1)
     if not power:
@@ -168,8 +167,10 @@ def _powered(time_us: float, terms: dict[str, float], facts: LaunchFacts, chip: 
         power *= facts.blocks
     else:
         power *= float(facts.work.pipes["issue"].sum()) / block_clocks(facts.counters, chip)["issue"]
-    time_us *= max(1.0, power / time_us) ** POWER_EXPONENT
-    return Prediction(time_us, {**terms, "power": min(power, time_us)})
+    slowed = max(0.0, 1 - chip.power_delay_us / REPEATED / time_us)
+    slowdown = max(1.0, power / time_us) ** slowed
+    time_us *= slowdown
+    return Prediction(time_us, {**terms, "power": time_us} if slowdown >= POWER_BOUND else terms)
 
 
 def _busiest_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
