@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from engine_helpers import share_of_allowed
+from paths import KERNELS
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
 from evokern.declaration.kernel import Kernel, is_installed
@@ -24,7 +25,6 @@ from evokern.pack.baseline_code import baselines_of
 from evokern.study.discovery import load_kernel
 
 Made = torch.Tensor
-KERNELS = Path(__file__).parents[2] / "kernels"
 
 
 def _attended(q: Made, k: Made, v: Made, causal: bool) -> Made:

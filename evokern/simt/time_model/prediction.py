@@ -157,8 +157,8 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
 def _powered(time_us: float, terms: dict[str, float], facts: LaunchFacts, chip: Profile) -> Prediction:
     """Return the prediction for a run of `REPEATED` launches, whose mean power determines the clock.
 
-    Launches that wait stay below the limit. Short launches end before the limit takes effect. Otherwise, the clock falls
-    until the power equals the limit; the exponent is the share of the run that is slowed down.
+    Launches that wait stay below the limit, and short launches end before it takes effect. Otherwise, the clock falls
+    until the power equals the limit. The exponent is the share of the run that is slowed down.
     """
     power = sustained_us(facts.counters, chip) / max(len(facts.counters.blocks) * facts.counters.launches, 1)
     if not power:
