@@ -144,9 +144,9 @@ def test_peers_compute_what_the_kernel_computes(name: str, text: str, count: int
             continue
         assert set(found) == set(outputs)
         right += 1
-        for one, value in found.items():
-            assert (value.shape, value.dtype) == (outputs[one].shape, outputs[one].dtype)
-            assert float(share_of_allowed(kernel, problem, inputs, one, value).max()) <= 1
+        for output, value in found.items():
+            assert (value.shape, value.dtype) == (outputs[output].shape, outputs[output].dtype)
+            assert float(share_of_allowed(kernel, problem, inputs, output, value).max()) <= 1
     assert right == count
 
 
