@@ -4,7 +4,8 @@ The warp schedule simulation returns the time of a block on an SM, whose pipes i
 is multiplied by the number of waves. An SM takes at least as long as its busiest pipe, at the rates in the chip's
 profile. A p-norm combines the time of the SM with the time for the L2 and DRAM traffic of the whole chip. Loads overlap
 with work, but never completely, because every SM loads first. Finally, launch and drain are added, and the first wave's
-share of the DRAM traffic, which no work can hide. If the launch then draws more than the power limit, a lower clock
+share of the DRAM traffic, which no work can hide. If bulk copies load most data, work hides traffic completely, because
+the schedule already contains the waits for them. If the launch then draws more than the power limit, a lower clock
 stretches this time.
 
 Three constants, the same for every kernel and chip, are fitted to attention candidates measured on an H200:
@@ -150,8 +151,17 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     else:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
-    hidden = _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT) * (1 + SPILL_COST * facts.spill_bytes)
-    return _powered(launch + loaded["dram"] / waves + hidden, {**terms, **loaded, "launch": launch}, facts, chip)
+    first, hidden = loaded["dram"] / waves, _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT)
+    if _loads_in_bulk(facts.counters):  # the schedule already includes the bytes and latencies of these copies
+        first, hidden = 0.0, max(*loaded.values(), sm_us)
+    time_us = launch + first + hidden * (1 + SPILL_COST * facts.spill_bytes)
+    return _powered(time_us, {**terms, **loaded, "launch": launch}, facts, chip)
+
+
+def _loads_in_bulk(counters: Counters) -> bool:
+    """Return whether bulk copies load most sectors."""
+    is_bulk = np.array(["cp.async.bulk" in text for text in counters.instructions])
+    return bool(2 * counters.load_sectors[is_bulk].sum() > counters.load_sectors.sum())
 
 
 def _powered(time_us: float, terms: dict[str, float], facts: LaunchFacts, chip: Profile) -> Prediction:

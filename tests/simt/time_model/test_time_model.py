@@ -180,6 +180,19 @@ def test_launches_that_follow_one_another_add_up() -> None:
 _FACTS = _facts(1, 20)
 
 
+def test_work_hides_all_traffic_of_bulk_copies() -> None:
+    """The schedule contains the waits for bulk copies, so the longest component is the time."""
+    h200 = chip("h200")
+    facts = replace(_facts(1, 8, blocks=640), working_set_bytes=1e12, unique_bytes=3e7)
+    texts = tuple("cp.async.bulk.x [a]" if n % 2 else one for n, one in enumerate(facts.counters.instructions))
+    loads = np.where(np.arange(len(texts)) % 2, 10, 0)
+    bulk = replace(facts, counters=replace(facts.counters, instructions=texts, load_sectors=loads))
+    found, without = timemodel.predict(bulk, h200), timemodel.predict(facts, h200)
+    launch = latencies_of(h200).launch_us
+    assert found.time_us == pytest.approx(launch + max(found.terms_us.values()), rel=0.01)
+    assert without.time_us > launch + max(without.terms_us.values()) * 1.05
+
+
 def _products(blocks: int, flops: float, of_block: float) -> timemodel.LaunchFacts:
     """Return a launch whose blocks multiply fp16 for some clocks."""
     facts = _facts(1, 8)
