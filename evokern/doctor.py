@@ -102,9 +102,9 @@ def _packages(driver: Driver) -> Iterator[Check]:
 
 
 PEERS = {
-    "FlashAttention 4": ("flash_attn.cute.interface", "flash-attn-4"),
-    "FlashAttention 2": ("flash_attn.flash_attn_interface", "flash-attn --no-build-isolation"),
-    "FlashInfer": ("flashinfer", "flashinfer-python"),
+    "flash-attn-4": ("flash_attn.cute.interface", "flash-attn-4"),
+    "flash-attn": ("flash_attn.flash_attn_interface", "flash-attn --no-build-isolation"),
+    "flashinfer": ("flashinfer", "flashinfer-python"),
     "quack": ("quack.gemm_interface", "quack-kernels"),
 }
 """Library that is a baseline of a shipped kernel → its module, and the arguments of pip that install it."""
