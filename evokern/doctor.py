@@ -51,6 +51,7 @@ def diagnose() -> Iterator[Check]:
     yield _tool("nvcc", "nvcc", "to build exported programs, install the CUDA toolkit")
     yield _host_compiler()
     directory = default_directory()
+    yield from _peers()
     yield _folder("cache", directory) if directory else Check("cache", "optional", "disabled by EVOKERN_CACHE=off")
     yield _folder("state", Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "evokern")
 
@@ -98,6 +99,28 @@ def _packages(driver: Driver) -> Iterator[Check]:
     yield _package("nvml", "nvidia-ml-py", "missing" if driver.gpus else "optional", install)
     yield _package("cuda-bindings", "cuda-bindings", "missing" if driver.gpus else "optional", install)
     yield _package("optuna", "optuna", "missing", "pip install 'optuna>=5,<6'")
+
+
+PEERS = {
+    "flash-attn-4": ("flash_attn.cute.interface", "flash-attn-4"),
+    "flash-attn": ("flash_attn.flash_attn_interface", "flash-attn --no-build-isolation"),
+    "flashinfer": ("flashinfer", "flashinfer-python"),
+    "quack": ("quack.gemm_interface", "quack-kernels"),
+}
+"""Library that is a baseline of a shipped kernel → its module, and the arguments of pip that install it."""
+
+
+def _peers() -> Iterator[Check]:
+    """Check the libraries that searches time as baselines if they are installed; cuDNN and cuBLASLt belong to torch."""
+    from evokern.declaration.kernel import is_installed
+
+    for name, (module, arguments) in PEERS.items():
+        if is_installed(module):
+            version = _version(arguments.split()[0])
+            yield Check(name, "ok", f"timed as a baseline{f', version {version}' if version else ''}")
+        else:
+            remedy = f"to time it as a baseline: pip install {arguments}"
+            yield Check(name, "optional", "not installed", remedy)
 
 
 def _version(distribution: str) -> str | None:

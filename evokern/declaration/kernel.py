@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -91,6 +94,21 @@ def _number(owner: str, name: str, made: Any) -> float:
     return float(made)
 
 
+def is_installed(module: str) -> bool:
+    """Return whether a module can be found, without importing it or its packages."""
+    if module in sys.modules:
+        return True
+    first, *inner = module.split(".")
+    try:
+        spec = find_spec(first)
+    except ValueError:  # a loaded module without a spec
+        return False
+    if spec is None or not inner:
+        return spec is not None
+    folders = [str(Path(one, *inner[:-1])) for one in spec.submodule_search_locations or ()]
+    return PathFinder.find_spec(inner[-1], folders) is not None
+
+
 Arithmetic = Literal["f8", "f16", "tf32", "f32", "f64"]
 """Number format of the arithmetic of a workload."""
 
@@ -108,10 +126,18 @@ class Baseline:
     """Function that converts the inputs, for example to another dtype; runs once per input set and is not timed."""
     error: Mapping[str, ErrorBound] = field(default_factory=dict)
     """Output → bound for this baseline only, if it computes less precisely: the workload's bound with other fields."""
+    requires: str | None = None
+    """Module that `run` imports; if it is not installed, the baseline is left out of searches and packages."""
 
     def __post_init__(self) -> None:
-        require("a baseline", self, {"name": TEXT, "run": FUNCTION, "prepare": optional(FUNCTION)})
+        kinds = {"name": TEXT, "run": FUNCTION, "prepare": optional(FUNCTION), "requires": optional(TEXT)}
+        require("a baseline", self, kinds)
         entries("a baseline", "error", self.error, one_of(ErrorBound, "an error bound"))
+
+    @property
+    def installed(self) -> bool:
+        """Return whether the required module is installed."""
+        return self.requires is None or is_installed(self.requires)
 
     def given(self, problem: Problem, inputs: Inputs) -> Inputs:
         """Return the inputs of `run`, processed by `prepare` if it is set."""

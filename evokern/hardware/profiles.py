@@ -53,6 +53,11 @@ class Profile:
     """Dense tensor-core operations per clock and SM with `mma.sync`, by `INPUT->ACCUMULATOR` (an FMA counts as two)."""
     tensor_peak_flops_per_clock: float
     """Dense fp16 tensor operations per clock and SM with any instruction, including wgmma: an upper bound."""
+    sustained_flops: Mapping[str, float] = field(default_factory=dict)
+    """Operations per second of long matrix products, which the power limit reduces: `f16` on the tensor cores, `f32` on
+    the fp32 pipe. A missing entry means that the limit does not matter."""
+    power_delay_us: float = 30_000.0
+    """Time of uninterrupted work after which the power limit takes effect, µs."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field → source of its value."""
     shared_bytes_static: int = 48 * 1024
@@ -122,6 +127,8 @@ _HOPPER = "NVIDIA H100 Tensor Core GPU Architecture white paper, tables 1 to 3"
 _H200 = "NVIDIA H200 Tensor Core GPU data sheet"
 _DISSECTED = "Luo et al., Benchmarking and Dissecting the NVIDIA Hopper GPU Architecture (arXiv 2402.13499)"
 
+_LIMITED = "8192³ in the head-to-head comparisons of docs/results.md, 700 W"
+
 _SM_80: dict[str, Any] = {
     "compute_capability": (8, 0),
     "shared_bytes_per_block": 166_912,
@@ -174,8 +181,13 @@ CHIPS: Mapping[str, Profile] = {
     "l4": Profile(
         name="l4", model="NVIDIA L4", sms=58, clock_mhz=2040, l2_bytes=48 * 2**20, dram_bytes_per_s=300e9,
         l2_bytes_per_clock_per_sm=32.0, tensor_flops_per_clock=_ADA_FULL | {"e4m3->f32": 2048.0},
-        tensor_peak_flops_per_clock=1024.0, **_SM_89,
-        sources=_LIMIT_SOURCES | {"sms": _ADA, "clock_mhz": _L4, "l2_bytes": _ADA, "dram_bytes_per_s": _L4,
+        tensor_peak_flops_per_clock=1024.0, **_SM_89, sustained_flops={"f16": 54.9e12, "f32": 11.4e12},
+        power_delay_us=5_000.0,
+        sources=_LIMIT_SOURCES | {"sms": _ADA, "clock_mhz": _L4,
+                                  "sustained_flops": "geometric mean of torch's fp16 and bf16 (fp32) products of "
+                                                     "4096³, 8192³ and 10240³, 72 W: torch-performance-test-data #120",
+                                  "power_delay_us": "fitted to the same source: 36 products of 2048³ take 9 ms",
+                                  "l2_bytes": _ADA, "dram_bytes_per_s": _L4,
                                   "tensor_flops_per_clock": f"{_L4}: 121 TFLOP/s dense; {_ADA}",
                                   "l2_bytes_per_clock_per_sm": "half of a 64-byte port, as measured on AD102"},
     ),
@@ -194,8 +206,9 @@ CHIPS: Mapping[str, Profile] = {
         dram_bytes_per_s=2039e9, l2_bytes_per_clock_per_sm=47.4,
         tensor_flops_per_clock={"f16->f16": 2048.0, "f16->f32": 2048.0, "bf16->f32": 2048.0, "tf32->f32": 1024.0,
                                 "s8->s32": 4096.0},
-        tensor_peak_flops_per_clock=2048.0, **_SM_80,
+        tensor_peak_flops_per_clock=2048.0, **_SM_80, sustained_flops={"f16": 257e12},
         sources=_LIMIT_SOURCES | {"sms": _AMPERE, "clock_mhz": _AMPERE, "l2_bytes": _AMPERE,
+                                  "sustained_flops": "8192³, 400 W: thonking.ai/p/strangely-matrix-multiplications",
                                   "dram_bytes_per_s": "NVIDIA A100 80GB data sheet",
                                   "tensor_flops_per_clock": f"{_AMPERE}: 312 TFLOP/s",
                                   "fp64_flops_per_clock": f"{_AMPERE}: 19.5 TFLOP/s on the tensor cores",
@@ -204,8 +217,9 @@ CHIPS: Mapping[str, Profile] = {
     "h100": Profile(
         name="h100", model="NVIDIA H100 80GB HBM3", sms=132, clock_mhz=1980, l2_bytes=50 * 2**20,
         dram_bytes_per_s=3350e9, l2_bytes_per_clock_per_sm=42.0, tensor_flops_per_clock=_HOPPER_RATES,
-        tensor_peak_flops_per_clock=4096.0, **_SM_90,
+        tensor_peak_flops_per_clock=4096.0, **_SM_90, sustained_flops={"f16": 664e12},
         sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock", "l2_bytes": _HOPPER,
+                                  "sustained_flops": _LIMITED, "power_delay_us": "docs/lab/2026-11-27-timing.md",
                                   "fp64_flops_per_clock": f"{_HOPPER}: 66.9 TFLOP/s on the tensor cores",
                                   "dram_bytes_per_s": _HOPPER, "tensor_flops_per_clock": _DISSECTED,
                                   "l2_bytes_per_clock_per_sm": _DISSECTED},
@@ -213,8 +227,9 @@ CHIPS: Mapping[str, Profile] = {
     "h200": Profile(
         name="h200", model="NVIDIA H200", sms=132, clock_mhz=1980, l2_bytes=60 * 2**20, dram_bytes_per_s=4800e9,
         l2_bytes_per_clock_per_sm=42.0, tensor_flops_per_clock=_HOPPER_RATES, tensor_peak_flops_per_clock=4096.0,
-        **_SM_90,
+        **_SM_90, sustained_flops={"f16": 664e12},
         sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock",
+                                  "sustained_flops": f"as on the H100: {_LIMITED}",
                                   "l2_bytes": "driver's attribute l2CacheSize", "dram_bytes_per_s": _H200,
                                   "fp64_flops_per_clock": f"{_H200}: 67 TFLOP/s on the tensor cores",
                                   "tensor_flops_per_clock": _DISSECTED, "l2_bytes_per_clock_per_sm": _DISSECTED},

@@ -126,6 +126,9 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
     found: dict[str, list[str]] = {}
     left_out = []
     for baseline in kernel.workload.baselines:
+        if baseline.requires is not None:
+            left_out.append(f"{baseline.name}: it requires {baseline.requires}")
+            continue
         try:
             parts = _expressions(tree, source, baseline.name)
             if _COMPILES.search("\n".join([*parts, *_definitions(tree, source, parts)])):

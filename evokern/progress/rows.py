@@ -70,13 +70,14 @@ def baseline_text(progress: Progress) -> str:
 
 
 def best_text(progress: Progress) -> str:
-    """Return the champion's time, trial number, speedup and verification."""
+    """Return the champion's time, trial number, power limit, speedup and verification."""
     if progress.best is None:
         return "nothing measured yet"
     times = f", {progress.speedup:.2f}× speedup" if progress.speedup else ""
     time_us, number = progress.best.evaluation.time_us, progress.best.number
     proof = {True: ", verified", False: ", refuted", None: ""}[progress.proofs.get(number)]
-    return f"{microseconds(time_us)} {time_unit(progress)} (trial {number}){times}{proof}"
+    limit = ", at the power limit" if progress.best.evaluation.evidence.get("bound") == "power-bound" else ""
+    return f"{microseconds(time_us)} {time_unit(progress)} (trial {number}){limit}{times}{proof}"
 
 
 def spent_text(progress: Progress) -> str:

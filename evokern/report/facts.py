@@ -52,6 +52,8 @@ class Facts:
     """Sessions of the study."""
     baseline: tuple[str, float] | None
     """Name and time in µs of the fastest baseline."""
+    baselines: Mapping[str, float]
+    """Correct baseline → time in µs, fastest first."""
     rejected_baselines: Mapping[str, str]
     """Name and error of each baseline that failed."""
     in_turn: Mapping[str, Any] | None
@@ -173,6 +175,7 @@ def gather(
         trials=trials,
         sessions=sessions,
         baseline=baseline,
+        baselines=reader.baselines(record),
         rejected_baselines=reader.rejected_baselines(record),
         baseline_timing=_baseline_timing(sessions, baseline[0] if baseline else None),
         rejections=reader.rejections(record),

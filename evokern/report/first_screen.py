@@ -160,6 +160,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         # With several problems, the baseline's time is a geometric mean. The interval of one problem does not apply.
         single = timing if timing and len(facts.record.problems) == 1 else None
         bars.append((baseline[0], "base", baseline[1], single.ci95_us if single else None))
+        bars += [(name, "dimmed", us, None) for name, us in facts.baselines.items() if name != baseline[0]]
     if facts.control and (drawn := facts.control["arms"][1]["best_us"]):
         bars.append((f"best of the control ({facts.control['arms'][1]['sampler']})", "control", drawn, None))
     if facts.limit:

@@ -20,7 +20,7 @@ from evokern.store._files import close_reading, connect_readonly, db_option, exp
 from evokern.store._proofs import ALGEBRA, HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import NO_ALGEBRA, Verification, algebra_of, verification
-from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us, stored_entries
+from evokern.store.records import Row, StudyRecord, baseline_times, interval_us, stored_entries
 from evokern.study.trial import Outcome, Trial
 
 _NOTHING: dict[str, object] = {
@@ -135,13 +135,14 @@ class Reader(ReadFile):
         timed = [one.timed for one in self.trial_statuses(study) if one.outcome == Outcome.SLOW.value]
         return {"raced_out": sum(timed), "screened": len(timed) - sum(timed)}
 
+    def baselines(self, study: StudyRecord) -> dict[str, float]:
+        """Return correct baseline → time in µs, fastest first, from the latest session that has one."""
+        times = (baseline_times(session.baselines) for session in reversed(self.sessions(study)))
+        return next(filter(None, times), {})
+
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
-        """Return the name and the time in µs of the fastest correct baseline, from the latest session that has one."""
-        for session in reversed(self.sessions(study)):
-            fastest = fastest_baseline(session.baselines)
-            if fastest:
-                return fastest
-        return None
+        """Return the name and the time in µs of the fastest of the `baselines`."""
+        return next(iter(self.baselines(study).items()), None)
 
     def rejected_baselines(self, study: StudyRecord) -> dict[str, str]:
         """Return the name and error of each baseline that failed in the latest session that tried baselines."""
@@ -224,6 +225,7 @@ class Reader(ReadFile):
             "cost": study.cost(elapsed_s),
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
             "damaged": list(self.damaged),
+            "baselines": self.baselines(study),
             "rejected_baselines": self.rejected_baselines(study),
             "grid": grid_facts(best.evaluation.resources, limit.share if limit else None) if best else None,
             "end": next((one.end_reason for one in reversed(self.sessions(study)) if one.end_reason), None),

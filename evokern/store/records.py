@@ -255,17 +255,19 @@ def _baseline_of(table: Mapping[str, Any]) -> BaselineResult:
     )
 
 
-def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
-    """Return the name and time in µs (geometric mean over the problems) of the fastest correct baseline."""
+def baseline_times(baselines: tuple[BaselineResult, ...]) -> dict[str, float]:
+    """Return correct baseline → time in µs (geometric mean over the problems), fastest first."""
     times = []
     for baseline in baselines:
         medians = [timing.median_us for timing in baseline.timings]
         if medians and not baseline.error:
             times.append((medians[0] if len(medians) == 1 else geometric_mean(medians), baseline.name))
-    if not times:
-        return None
-    time_us, name = min(times)
-    return name, time_us
+    return {name: time_us for time_us, name in sorted(times)}
+
+
+def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
+    """Return the name and time in µs of the fastest correct baseline."""
+    return next(iter(baseline_times(baselines).items()), None)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """FlashAttention forward in fp16 or bf16 on tensor cores, with every structural choice as a gene."""
 
 import math
+from functools import cache
 
 from evokern import (
     AtMost,
@@ -362,6 +363,45 @@ def sdpa_by(backend):
     return run
 
 
+def flash_by(module):
+    """Return a function that calls flash_attn_func of a module, whose layout is [B, S, H, D]."""
+
+    def run(p, t):
+        from importlib import import_module
+
+        q, k, v = (t[name].transpose(1, 2) for name in "qkv")
+        made = import_module(module).flash_attn_func(q, k, v, causal=bool(p.causal))
+        return {"o": (made[0] if isinstance(made, tuple) else made).transpose(1, 2)}
+
+    return run
+
+
+@cache
+def workspace(device):
+    """Return a buffer of the size that FlashInfer recommends."""
+    import torch
+
+    return torch.empty(128 << 20, dtype=torch.uint8, device=device)
+
+
+@cache
+def planned(B, H, S, D, causal, dtype, device):
+    """Return FlashInfer's plan for B·H requests with one head each, which needs no other layout of the tensors."""
+    import torch
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace(device), "NHD")
+    starts = torch.arange(0, B * H * S + 1, S, dtype=torch.int32, device=device)
+    wrapper.plan(starts, starts, 1, 1, D, causal=causal, q_data_type=dtype)
+    return wrapper
+
+
+def flashinfer(p, t):
+    """Return the result of FlashInfer's attention over a batch of requests."""
+    wrapper = planned(p.B, p.H, p.S, p.D, bool(p.causal), t["q"].dtype, t["q"].device)
+    return {"o": wrapper.run(*(t[name].view(-1, 1, p.D) for name in "qkv")).view(t["q"].shape)}
+
+
 WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart"}
 STARTING_POINTS = (
     # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
@@ -415,6 +455,9 @@ kernel = Kernel(
             Baseline("SDPA cuDNN", sdpa_by("CUDNN_ATTENTION")),
             Baseline("SDPA efficient", sdpa_by("EFFICIENT_ATTENTION")),
             Baseline("SDPA math", sdpa_by("MATH")),
+            Baseline("FlashAttention 4", flash_by("flash_attn.cute.interface"), requires="flash_attn.cute.interface"),
+            Baseline("FlashAttention 2", flash_by("flash_attn"), requires="flash_attn.flash_attn_interface"),
+            Baseline("FlashInfer", flashinfer, requires="flashinfer"),
         ),
         small_problems=("B=1,H=2,S=72", "B=1,H=1,S=192", "B=1,H=2,S=64", "B=1,H=1,S=328", "B=1,H=1,S=1032"),
         slices=(Slice(dict.fromkeys("qkvo", (0, 1)), fields=("B", "H")),),  # heads are independent

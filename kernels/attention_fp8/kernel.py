@@ -313,6 +313,19 @@ def sdpa_by(backend):
     return run
 
 
+def flash_by(module):
+    """Return a function that calls flash_attn_func of a module, whose layout is [B, S, H, D]."""
+
+    def run(p, t):
+        from importlib import import_module
+
+        q, k, v = (t[name].transpose(1, 2) for name in "qkv")
+        made = import_module(module).flash_attn_func(q, k, v, causal=bool(p.causal))
+        return {"o": (made[0] if isinstance(made, tuple) else made).transpose(1, 2)}
+
+    return run
+
+
 BOUND = Attention(
     depth=lambda p: p.D,
     keys=lambda p: p.S,
@@ -355,6 +368,13 @@ kernel = Kernel(
             Baseline("fp16 SDPA flash", sdpa_by("FLASH_ATTENTION"), halves, HALVES),
             Baseline("fp16 SDPA cuDNN", sdpa_by("CUDNN_ATTENTION"), halves, HALVES),
             Baseline("fp16 SDPA efficient", sdpa_by("EFFICIENT_ATTENTION"), halves, HALVES),
+            Baseline(
+                "fp16 FlashAttention 4",
+                flash_by("flash_attn.cute.interface"),
+                halves,
+                HALVES,
+                requires="flash_attn.cute.interface",
+            ),
             Baseline("dequantise + fp16 SDPA", lambda p, t: sdpa(p, halves(p, t)), error=HALVES),
         ),
         small_problems=("B=1,H=2,S=72", "B=1,H=1,S=192", "B=1,H=2,S=64", "B=1,H=1,S=328", "B=1,H=1,S=1032"),

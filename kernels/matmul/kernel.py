@@ -617,6 +617,27 @@ def cublas(p, t):
     return {"c": linear(t["a"], t["b"]) if transposed(p) else t["a"] @ t["b"]}
 
 
+def cublaslt(p, t):
+    """Return the same product by cuBLASLt, which torch uses if it is the preferred library."""
+    import torch
+
+    if not t["a"].is_cuda:
+        return cublas(p, t)
+    before = torch.backends.cuda.preferred_blas_library()
+    torch.backends.cuda.preferred_blas_library("cublaslt")
+    try:
+        return cublas(p, t)
+    finally:
+        torch.backends.cuda.preferred_blas_library(before)
+
+
+def quack(p, t):
+    """Return the product by quack, which tunes itself at the first call of a shape."""
+    from quack.gemm_interface import gemm
+
+    return {"c": gemm(t["a"], t["b"].T if transposed(p) else t["b"])}
+
+
 def slices(p):
     """Return the slices: rows of a affect rows of c, and columns of b (rows for nt) affect columns of c."""
     return Slice({"a": 0, "c": 0}), Slice({"b": 0 if transposed(p) else 1, "c": 1})
@@ -885,7 +906,11 @@ kernel = Kernel(
         },
         flops=lambda p: 2 * p.M * p.N * p.K,
         bytes=lambda p: 2 * (p.M * p.K + p.K * p.N + p.M * p.N),
-        baselines=(Baseline("cuBLAS", cublas),),
+        baselines=(
+            Baseline("cuBLAS", cublas),
+            Baseline("cuBLASLt", cublaslt),
+            Baseline("quack", quack, requires="quack.gemm_interface"),
+        ),
         small_problems=("M=144,N=160,K=96", "M=72,N=48,K=200", "M=5,N=136,K=1000", "M=1,N=72,K=4000"),
         slices=slices,
         nonfinite=("a", "b"),

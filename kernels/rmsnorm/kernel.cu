@@ -18,21 +18,25 @@ constexpr int UNROLLED = PER_THREAD;  // nvcc's #pragma unroll reads constants, 
 constexpr int WARPS_PER_ROW = (THREADS + 31) / 32;
 constexpr int INPUTS = RESIDUAL ? 2 : 1;
 constexpr bool LOADED_AHEAD = PREFETCH == PREFETCH_REGISTERS, COPIED_AHEAD = PREFETCH == PREFETCH_CP_ASYNC;
-constexpr bool IN_REGISTERS = BLOCKS == 1 && ROW_STORAGE == ROW_STORAGE_REGISTERS;
-constexpr bool IN_SHARED = BLOCKS == 1 && ROW_STORAGE == ROW_STORAGE_SHARED;
+constexpr bool IN_CLUSTER = ROW_SUM == ROW_SUM_CLUSTER, READ_ONCE = BLOCKS == 1 || IN_CLUSTER;
+constexpr bool IN_REGISTERS = READ_ONCE && ROW_STORAGE == ROW_STORAGE_REGISTERS;
+constexpr bool IN_SHARED = READ_ONCE && ROW_STORAGE == ROW_STORAGE_SHARED;
 constexpr bool WEIGHT_FIRST = WEIGHT_LOAD == WEIGHT_LOAD_BEFORE_SUM;
 constexpr bool STREAM_LOADS = LOAD_POLICY == LOAD_POLICY_STREAMING;
 constexpr bool STREAM_STORES = STORE_POLICY == STORE_POLICY_STREAMING;
 
 #include "ahead.cuh"
+#include "cluster.cuh"
 #include "row.cuh"
 
 extern __shared__ __align__(16) unsigned char memory[];  // stored or prefetched rows
 
-// Blocks that have whole rows, or that add up whole rows themselves.
+// Blocks that have whole rows, share them in a cluster, or add up whole rows themselves.
 __device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], const Half* weight, Half* y, Half* sum,
                                           int rows, float eps) {
   __shared__ float partial[2][ROWS * WARPS_PER_ROW];
+  __shared__ float parts[ROWS][BLOCKS];
+  if constexpr (IN_CLUSTER) cluster_arrive();
   const OwnSpan span = own_span();
   const Weights weights(weight, span);
   Ahead ahead{input, rows, shared_address(memory) + static_cast<u32>(threadIdx.x / THREADS * ROW_BYTES)};
@@ -64,14 +68,16 @@ __device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], co
     };
 
     float squares;
-    if constexpr (BLOCKS == 1) {
+    if constexpr (READ_ONCE) {
       squares = sum_of_squares(span, read, keep);
     } else {
       const Span<(VECTORS + THREADS - 1) / THREADS> whole{0, VECTORS};
       squares = sum_of_squares(whole, [&](int t, int i) { return load(input[t] + row.first, whole.vector(i)); }, keep);
     }
     if constexpr (LOADED_AHEAD) ahead.fetch(group + gridDim.x, span);
-    const float scale = rsqrtf(row_sum(squares, partial[half]) / COLS + eps);
+    float total = row_sum(squares, partial[half]);
+    if constexpr (IN_CLUSTER) total = cluster_sum(total, parts);
+    const float scale = rsqrtf(total / COLS + eps);
     scale_row(y + row.first, sum + row.first, weights, scale, span, row.present, read, kept);
     if constexpr (ROW_STEPS == 1) break;
   }

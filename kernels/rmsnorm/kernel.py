@@ -34,11 +34,12 @@ F16_LEAST = 2.0**-25
 """Half of the smallest fp16 number; fp16 additions do not flush subnormal results by default (PTX ISA, "add.f16")."""
 MOST_WORDS = 128
 """Maximum number of words of a row per thread: half of a thread's registers."""
-SEVERAL = {"ROW_SUM": ("every_block", "two_launches")}
+SEVERAL = {"ROW_SUM": ("every_block", "two_launches", "cluster")}
 GENES = (
-    Mutation("ROW_SUM", ("block", "every_block", "two_launches"),
-             doc="computes the row sum: the block that scales the row, every block of the row, or an earlier launch",
-             relieves={"launch": 2, "latency": 2}),
+    Mutation("ROW_SUM", ("block", "every_block", "two_launches", "cluster"),
+             doc="computes the row sum: the block that scales the row, every block of the row, an earlier launch, or a "
+                 "cluster of the row's blocks",
+             min_compute_capability={"cluster": (9, 0)}, relieves={"launch": 2, "latency": 2}),
     Parameter("BLOCKS_PER_ROW", (2, 4, 8, 16, 32), when=SEVERAL, doc="blocks that share a row", relieves=("latency",)),
     Parameter("ROW_STEPS", (1, 2, 4, 8, 16, 32), when={"ROW_SUM": ("block",)},
               doc="rows that a group of threads processes one after another", relieves={"launch": 2, "memory": 2}),
@@ -47,7 +48,7 @@ GENES = (
              relieves={"memory": 3, "latency": 3}),
     Parameter("STAGES", (2, 3, 4), when={"PREFETCH": ("cp_async",)},
               doc="number of rows in shared memory per group of threads", relieves=("memory", "latency")),
-    Mutation("ROW_STORAGE", ("registers", "shared", "reread"), when={"ROW_SUM": ("block",)},
+    Mutation("ROW_STORAGE", ("registers", "shared", "reread"), when={"ROW_SUM": ("block", "cluster")},
              doc="storage of a row between summing and scaling it", relieves=("shared-memory", "arithmetic")),
     Mutation("WEIGHT_LOAD", ("after_sum", "before_sum"), doc="when the weights are loaded",
              relieves=("memory", "latency")),
@@ -65,6 +66,8 @@ GENES = (
 CONSTRAINTS = (
     Constraint("whole_warps", lambda c, p: divides(32, rows(c, p) * threads(c, p)),
                "the threads of a block must be whole warps for reductions by shuffles"),
+    Constraint("cluster_blocks", lambda c: c["ROW_SUM"] != "cluster" or AtMost(c.BLOCKS_PER_ROW, 8, "blocks"),
+               "clusters of more than 8 blocks do not run on every chip (CUDA Programming Guide)"),
     Constraint("whole_rows", lambda c: blocks(c) == 1 or c.ROW_STEPS == 1,
                "only blocks with whole rows can process several rows"),
     Constraint("next_row", lambda c: c.ROW_STEPS > 1 or c["PREFETCH"] == "none",
@@ -94,7 +97,7 @@ CONSTRAINTS = (
     Constraint("sms_have_blocks", lambda c, p, chip: sms_have_blocks(c, p, chip),
                "several rows per block would leave some multiprocessors without a block", wasteful=True),
     Constraint("shared_rows_are_few",
-               lambda c, p, chip: blocks(c) == 1 or AtMost(p.ROWS, 4 * chip.sms, "rows"),
+               lambda c, p, chip: read_once(c) or AtMost(p.ROWS, 4 * chip.sms, "rows"),
                "the rows already fill the chip, and a second block per row would read the row again", wasteful=True),
     Constraint("blocks_have_vectors",
                lambda c, p: AtMost((blocks(c) - 1) * vectors(c, p)[1] + 1, vectors(c, p)[0], "vectors"),
@@ -129,6 +132,11 @@ def blocks(c):
     return 1 if c["ROW_SUM"] == "block" else c.BLOCKS_PER_ROW
 
 
+def read_once(c):
+    """Return whether each block loads only the part of the row that it scales."""
+    return c["ROW_SUM"] in ("block", "cluster")
+
+
 def vectors(c, p):
     """Return the vectors of a row, and the vectors that one block scales."""
     total = up(p.COLS, 2 * words(c, p))
@@ -161,7 +169,7 @@ def shared_bytes(c, p):
     row = 4 * words(c, p) * vectors(c, p)[1]
     if c["PREFETCH"] == "cp_async":
         return c.STAGES * (2 if residual(p) else 1) * rows(c, p) * row
-    return rows(c, p) * row if c["ROW_STORAGE"] == "shared" and blocks(c) == 1 else 0
+    return rows(c, p) * row if c["ROW_STORAGE"] == "shared" and read_once(c) else 0
 
 
 def macros(c, p):
@@ -180,7 +188,7 @@ def registers_for_rows(c, p):
     The limit is half of a thread's 255 registers, plus 32 if no weights are kept. Above it the compiler spills.
     """
     row, inputs = accesses(c, p) * words(c, p), 1 + residual(p)
-    kept, weights = (c["ROW_STORAGE"] == "registers") & (blocks(c) == 1), c["WEIGHT_LOAD"] == "before_sum"
+    kept, weights = (c["ROW_STORAGE"] == "registers") & read_once(c), c["WEIGHT_LOAD"] == "before_sum"
     ahead = row * inputs * (c["PREFETCH"] == "registers")
     in_flight = min(8, accesses(c, p)) * words(c, p) * (inputs - kept)
     left = 65536 // (threads(c, p) * rows(c, p) * c.MIN_BLOCKS) - 32
@@ -213,9 +221,12 @@ def launches(c, p):
 
     def launch(entry, *args, halves=0):
         static = halves * block // 32 * 4 if threads(c, p) > 32 else 0
+        together = c["ROW_SUM"] == "cluster"
+        static += together * 4 * rows(c, p) * blocks(c)
         return Launch(
             f"add_{entry}" if residual(p) else entry, grid(c, p), block, args,
             shared_bytes=shared_bytes(c, p), static_shared_bytes=static, min_blocks=c.MIN_BLOCKS,
+            cluster=(1, blocks(c), 1) if together else None,
         )  # fmt: skip
 
     if c["ROW_SUM"] != "two_launches":
@@ -292,6 +303,25 @@ def _compiled():
     return torch.compile(eager, dynamic=False)
 
 
+def quack(p, t):
+    """Return the result of quack, which returns the sum with the residual too if `prenorm` is set."""
+    from quack.rmsnorm import rmsnorm
+
+    if not residual(p):
+        return {"y": rmsnorm(t["x"], t["weight"], eps=EPS)}
+    y, h = rmsnorm(t["x"], t["weight"], residual=t["residual"], eps=EPS, prenorm=True)
+    return {"y": y, "sum": h}
+
+
+def flashinfer(p, t):
+    """Return the result of FlashInfer."""
+    from flashinfer.norm import rmsnorm
+
+    if residual(p):
+        raise NotImplementedError("FlashInfer's fused_add_rmsnorm overwrites its inputs")
+    return {"y": rmsnorm(t["x"], t["weight"], eps=EPS)}
+
+
 kernel = Kernel(
     name="rmsnorm",
     genes=GENES,
@@ -323,7 +353,12 @@ kernel = Kernel(
         },
         flops=lambda p: (5 if residual(p) else 4) * p.ROWS * p.COLS,
         bytes=lambda p: 2 * ((4 if residual(p) else 2) * p.ROWS * p.COLS + p.COLS),
-        baselines=(Baseline("torch", eager), Baseline("torch.compile", lambda p, t: _compiled()(p, t))),
+        baselines=(
+            Baseline("torch", eager),
+            Baseline("torch.compile", lambda p, t: _compiled()(p, t)),
+            Baseline("quack", quack, requires="quack.rmsnorm"),
+            Baseline("FlashInfer", flashinfer, requires="flashinfer"),
+        ),
         small_problems=("ROWS=5,COLS=264", "ROWS=3,COLS=1024"),
         slices=slices,
         nonfinite=("x", "weight"),

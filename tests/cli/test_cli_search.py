@@ -187,6 +187,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "cost",
         "control",
         "damaged",
+        "baselines",
         "rejected_baselines",
         "grid",
         "end",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 import torch
 
 from evokern.declaration.kernel import Baseline, Inputs, Problem
+from evokern.device.contract import BaselineResult
 from evokern.device.gpu import baselines as _baselines
+from evokern.device.gpu import worker as _worker
 from evokern.device.gpu.baselines import BaselineRunner, baseline_call
-from evokern.gate.check import Call
+from evokern.gate.check import Call, RunFailed
+from evokern.study.trial import Outcome
+from evokern.workers.process import Retire
 
 
 def _doubling(prepared: list[Inputs]) -> Baseline:
@@ -55,3 +62,34 @@ def test_a_view_of_an_input_is_copied_when_timed() -> None:
     baseline, x = Baseline("transpose", lambda problem, inputs: {"y": inputs["x"].t()}), torch.ones(2, 3)
     made = baseline_call(baseline, Problem({"N": 2}), {"x": x, "y": torch.empty(3, 2)})()["y"]
     assert made.is_contiguous() and made.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    "raised, told",
+    [
+        (ImportError("no symbol\nin lib.so"), "ImportError: no symbol"),
+        (AssertionError(), "AssertionError: AssertionError"),
+        (SystemExit(3), "SystemExit: 3"),
+        (RunFailed(Outcome.HUNG, {"error": "too long"}), "hung: too long"),
+    ],
+)
+@pytest.mark.parametrize("broken", [None, "illegal address"])
+def test_a_baseline_that_fails_is_rejected_with_its_reason(
+    raised: BaseException, told: str, broken: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any failure of a library is its result; a worker whose GPU context is broken or busy is replaced."""
+
+    def workload(*asked: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(_worker, "context_error", lambda: broken)
+    baselines = (Baseline("library", lambda problem, inputs: {}),)
+    worker = SimpleNamespace(
+        _kernel=SimpleNamespace(workload=SimpleNamespace(baselines=baselines)), _gates={None: None},
+        _runs=SimpleNamespace(workload=workload), _settings=SimpleNamespace(warm_config=None),
+    )  # fmt: skip
+    try:
+        found, retired = _worker.GpuWorker._baseline(cast(Any, worker), 0), False
+    except Retire as last:
+        found, retired = last.value, True
+    assert (found, retired) == (BaselineResult("library", error=told), bool(broken) or "hung" in told)

@@ -30,6 +30,7 @@ from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study
 from evokern.study.trial import Timing
 from evokern.workers.members import LocalMember, LocalMembers
+from evokern.workers.single_job import JobDeadlineError
 
 VALUES = {
     "threads_per_block": 1024, "shared_bytes_static": 49152, "clock_khz": 2_610_000, "sms": 84,
@@ -42,14 +43,18 @@ VALUES = {
 def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile, worker, proof of the gate, then one job for each baseline, by its name and in order."""
     kernel = load_kernel(DATA / "kernels" / "scale_rows")
-    baselines = tuple(Baseline(name, lambda tensors, problem: None) for name in ("one", "two"))
+    one, absent, two = (Baseline(name, lambda tensors, problem: None) for name in ("one", "absent", "two"))
+    baselines = one, replace(absent, requires="absent_peer.part"), two
     kernel = replace(kernel, workload=replace(kernel.workload, baselines=baselines))
     happened: list[object] = []
+    slow = False
 
     def run_single_job(pool: object, job: object, *_: object) -> object:
         happened.append(job)
         if isinstance(job, TimeFirstLaunches):
             return [12.0]
+        if isinstance(job, MeasureBaseline) and slow:
+            raise JobDeadlineError("too long")
         return BaselineResult(f"timed {job.index}") if isinstance(job, MeasureBaseline) else None
 
     memory = {PLANNED: 3 * 2**30, HELD: 3 * 2**30, PEAK: 5 * 2**30, FREE: 9 * 2**30}
@@ -84,7 +89,7 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
         type(one).__name__ for one in happened if not isinstance(one, StartStep)
     ]
     assert all(isinstance(one, StartStep) for one in happened[::2]), "each step is told before its job"
-    assert [baseline.name for baseline in report.baselines] == ["timed 0", "timed 1"]
+    assert [baseline.name for baseline in report.baselines] == ["timed 0", "timed 2"]
     assert report.environment["default_us"] == (12.0,)
     assert "uses 3 GiB of GPU memory" in report.notes[-1]
     assert spares == [1], "as many as 9 GiB hold, each with a context, beside the 2 of a reference"
@@ -92,6 +97,11 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
     again = device.start(Task(kernel, problems, study, default_us=(3.0,)))
     assert not any(isinstance(one, TimeFirstLaunches) for one in happened), "the first session's holds"
     assert again.environment["default_us"] == (3.0,)
+    slow = True
+    late = device.start(Task(kernel, problems, study, default_us=(3.0,))).baselines
+    assert [(one.name, one.error) for one in late] == [
+        (name, "it did not finish within 600 s") for name in ("one", "two")
+    ], "a baseline that compiles for too long does not end the search"
 
 
 def test_a_simulated_device_tells_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,10 +221,31 @@ def test_baselines_compute_what_the_layout_says() -> None:
         tensors = KERNEL.workload.buffers(problem, KERNEL.space.default())
         dtype = torch_dtype(tensors["a"].dtype)
         inputs = {name: torch.randn(tensors[name].shape).to(dtype) for name in "ab"}
-        (baseline,) = KERNEL.workload.baselines
-        found = baseline.run(problem, inputs)["c"]
-        assert (found.dtype, tuple(found.shape)) == (dtype, tensors["c"].shape)
-        assert float(share_of_allowed(KERNEL, problem, inputs, "c", found).max()) <= 1
+        for baseline in KERNEL.workload.baselines[:2]:
+            found = baseline.run(problem, inputs)["c"]
+            assert (found.dtype, tuple(found.shape)) == (dtype, tensors["c"].shape)
+            assert float(share_of_allowed(KERNEL, problem, inputs, "c", found).max()) <= 1
+
+
+def test_cublaslt_is_preferred_only_during_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process keeps the library that it preferred, also after an error."""
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    told: list[str | None] = []
+
+    def preferred(library: str | None = None) -> str:
+        told.append(library)
+        return "before"
+
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", preferred)
+    problem, run = KERNEL.problem("24,40,56"), KERNEL.workload.baselines[1].run
+    a, b = (torch.ones(shape, dtype=torch.float16).as_subclass(OnGpu) for shape in ((24, 56), (56, 40)))
+    assert run(problem, {"a": a, "b": b})["c"].shape == (24, 40)
+    with pytest.raises(RuntimeError):
+        run(problem, {"a": a, "b": a})
+    assert told == [None, "cublaslt", "before"] * 2
 
 
 def test_a_problem_without_a_layout_is_known_by_the_same_key() -> None:

@@ -15,7 +15,7 @@ from paths import KERNELS
 
 from evokern.analysis.check.reference_check import compare_with_cpp, python_reference
 from evokern.declaration.feasibility import check
-from evokern.declaration.genes import Value
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
@@ -36,6 +36,7 @@ ROUNDED_DOWN = "= add_half2(a.word[i], b.word[i]) - 1"  # of the lower element, 
 COPIED: dict[str, Value] = {"ROW_STEPS": 4, "PREFETCH": "cp_async", "STAGES": 3}
 EVERY: dict[str, Value] = {"ROW_SUM": "every_block", "BLOCKS_PER_ROW": 4}
 PARTS: dict[str, Value] = {"ROW_SUM": "two_launches", "BLOCKS_PER_ROW": 4}
+CLUSTER: dict[str, Value] = {"ROW_SUM": "cluster", "BLOCKS_PER_ROW": 4}
 
 
 PROBLEMS = ("65536,1024", "8192,8192", "4096,4096", "16,16384", "1,65536", "100000,64", "7,33", "1,1", "33,65535")
@@ -110,6 +111,10 @@ WAYS: list[tuple[str, dict[str, Value]]] = [
     (f"3,2049,{ADD}", EVERY | {"WEIGHT_LOAD": "before_sum", "ROWS_PER_BLOCK": 2}),
     ("3,2056,dtype=bf16", PARTS | {"THREADS_PER_ROW": 64}),
     ("3,2049,residual=add", PARTS | {"WEIGHT_LOAD": "before_sum", "ROWS_PER_BLOCK": 2}),
+    ("3,2056,dtype=bf16", CLUSTER | {"THREADS_PER_ROW": 64}),
+    (f"3,2049,{ADD}", CLUSTER | {"WEIGHT_LOAD": "before_sum", "ROWS_PER_BLOCK": 2, "ROW_STORAGE": "shared"}),
+    ("3,72,residual=add", CLUSTER | {"BLOCKS_PER_ROW": 8, "THREADS_PER_ROW": 4, "ROW_STORAGE": "reread"}),
+    ("2,5120", CLUSTER | {"BLOCKS_PER_ROW": 2}),
 ]
 
 
@@ -120,15 +125,16 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
     p = KERNEL.problem(problem)
     default = KERNEL.space.default()
     config = KERNEL.space.canonical({**default, **choices})
-    violation = check(KERNEL, config, [p], CHIPS["l4"])
+    violation = check(KERNEL, config, [p], CHIPS["h200" if config["ROW_SUM"] == "cluster" else "l4"])
     assert violation is None or violation.constraint in WASTEFUL  # and right all the same
-    verdict = _worker(KERNEL, p)._check(config, p)
+    verdict = _worker(KERNEL, p, config)._check(config, p)
     assert verdict.passed, verdict.evidence
     assert verdict.report["relative_error"] < torch.finfo(torch_dtype(str(p["dtype"]))).eps / 2
 
 
-def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
-    context = WorkerContext(kernel.folder, (problem,), CHIPS["l4"])
+def _worker(kernel: Kernel, problem: Problem, config: Config) -> SimWorker:
+    chip = CHIPS["h200" if config["ROW_SUM"] == "cluster" else "l4"]
+    context = WorkerContext(kernel.folder, (problem,), chip)
     return SimWorker(
         SimSettings(context, GateSettings(), TimingSettings(), SimulationSettings(), kernel.space.default())
     )
@@ -166,7 +172,25 @@ FAULTS: list[tuple[str, str, str, str, dict[str, Value]]] = [
     ("rmsnorm/kernel.cu", "COPIED_AHEAD ? STAGES - 1 : 0>", "COPIED_AHEAD ? STAGES : 0>", "11,264", COPIED),
     ("rmsnorm/ahead.cuh", "used = STAGES - 1;", "used = STAGES - 2;", "11,264", COPIED),
     ("rmsnorm/kernel.cu", "partial[half]", "partial[0]", "9,1032", LOADED),
+    # clusters: a block that may not have started, parts that are not awaited, parts of one block for all
+    ("rmsnorm/cluster.cuh", "  cluster_wait();  // all", "  //", "3,2056", CLUSTER),
+    ("rmsnorm/cluster.cuh", "  cluster_wait();\n  float", "  float", "3,2056", CLUSTER),
+    ("rmsnorm/cluster.cuh", "[row][blockIdx.y]", "[row][0]", "3,2056", CLUSTER),
 ]
+
+
+def test_clusters_are_for_chips_that_have_them() -> None:
+    """Older chips and clusters of more than 8 blocks are refused; other choices of older chips remain."""
+    p = KERNEL.problem("2,65536")
+    config = KERNEL.space.canonical({**KERNEL.space.default(), **CLUSTER})
+    violation = check(KERNEL, config, [p], CHIPS["l4"])
+    assert violation is not None and violation.constraint == "compute_capability"
+    assert check(KERNEL, config, [p], CHIPS["h100"]) is None
+    large = KERNEL.space.canonical({**config, "BLOCKS_PER_ROW": 16})
+    violation = check(KERNEL, large, [p], CHIPS["h100"])
+    assert violation is not None and violation.constraint == "cluster_blocks"
+    (launch,) = KERNEL.launches(config, p)
+    assert (launch.cluster, launch.grid[1]) == ((1, 4, 1), 4)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +206,7 @@ def test_a_fault_is_caught(
     config = kernel.space.canonical({**kernel.space.default(), **choices})
     at = kernel.problem(problem)
     try:
-        assert not _worker(kernel, at)._check(config, at).passed
+        assert not _worker(kernel, at, config)._check(config, at).passed
     except RunFailed as failed:
         assert failed.outcome in (Outcome.WRONG, Outcome.CRASHED)
 

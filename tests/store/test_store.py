@@ -173,6 +173,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "cost",
         "control",
         "damaged",
+        "baselines",
         "rejected_baselines",
         "grid",
         "end",

@@ -28,6 +28,7 @@ ADVICE: Mapping[str, str] = {
     "shared-memory-bound": "reduce shared-memory wavefronts: avoid bank conflicts, keep operands in registers",
     "latency-bound": "keep more work in flight: deeper pipelines, earlier loads, more warps, shorter dependency chains",
     "tensor-bound": "the tensor cores are saturated: use a cheaper number format or instruction, or skip work",
+    "power-bound": "the power limit lowers the clock of repeated launches: multiply in a narrower format, or skip work",
     "launch-bound": "launch overhead dominates: use fewer launches, or a grid that starts and ends faster",
     "arithmetic-bound": "issue fewer instructions: cheaper functions, packed arithmetic, compile-time constants",
 }
@@ -230,7 +231,7 @@ def with_suggestions(
         values: hardware counters, if any.
     """
     config, record = subject.config, subject.record
-    causes = [bottleneck.bound.removesuffix("-bound")]
+    causes = ["tensor" if bottleneck.bound == "power-bound" else bottleneck.bound.removesuffix("-bound")]
     waits = [key for key, _ in _stalls(values or {})] if bottleneck.bound == "latency-bound" else []
     if waits and waits[0] in ("short_scoreboard", "mio_throttle"):
         causes.append("shared-memory")

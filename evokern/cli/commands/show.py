@@ -216,7 +216,9 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         lines.append(f"cost: {cost_text(summary['cost'])}")
     baseline, best, mean = summary["baseline"], summary["best"], mean_suffix(len(record.problems))
     if baseline:
-        lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}{mean}")
+        others = [f"{name} {microseconds(us)}" for name, us in summary["baselines"].items() if name != baseline["name"]]
+        slower = f"; slower: {', '.join(others)}" if others else ""
+        lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}{mean}{slower}")
     else:
         if not summary["rejected_baselines"]:
             lines.append("baseline: not measured, so the speedup is unknown")

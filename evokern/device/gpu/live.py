@@ -55,7 +55,7 @@ from evokern.study.discovery import WorkerContext
 from evokern.wording import in_gib
 from evokern.workers.backend import ReportingPool
 from evokern.workers.members import MemberPool, SingleMemberPool
-from evokern.workers.single_job import run_single_job
+from evokern.workers.single_job import JobDeadlineError, run_single_job
 
 _LOGGER = logging.getLogger("evokern")
 _START_DEADLINE_S = 600.0
@@ -139,7 +139,7 @@ class LiveDevice:
         self._compilers, self._members = compilers, members
         leader = members.working[0]
         executors, others = SingleMemberPool(members, leader), len(members.names) > 1
-        named = [baseline.name for baseline in task.kernel.workload.baselines]
+        named = {at: one.name for at, one in enumerate(task.kernel.workload.baselines) if one.installed}
         times_default = not task.default_us and task.study.timing.race > 0
         steps = 3 + times_default + len(named) + others
         task.on_step(StartStep("compiling the default candidate", 0, steps))
@@ -161,11 +161,14 @@ class LiveDevice:
             what = "timing of the default candidate's first launches"
             self._default_us = tuple(run_single_job(executors, job, _START_DEADLINE_S, what))
         baselines: list[BaselineResult] = []
-        for index, name in enumerate(named):
-            before = 3 + times_default + index
-            task.on_step(StartStep(f"baseline {index + 1} of {len(named)}: {name}", before, steps))
+        for index, name in named.items():
+            done = len(baselines)
+            task.on_step(StartStep(f"baseline {done + 1} of {len(named)}: {name}", 3 + times_default + done, steps))
             what = f"measurement of the baseline {name}"
-            baselines.append(run_single_job(executors, MeasureBaseline(index), _START_DEADLINE_S, what))
+            try:
+                baselines.append(run_single_job(executors, MeasureBaseline(index), _START_DEADLINE_S, what))
+            except JobDeadlineError:  # libraries that compile themselves may take long
+                baselines.append(BaselineResult(name, error=f"it did not finish within {_START_DEADLINE_S:g} s"))
         _LOGGER.info("the baselines are measured")
         planned = int((members.ready_report or {}).get(PLANNED, 0))
         if planned >= _NOTE_FROM_BYTES:
@@ -177,7 +180,7 @@ class LiveDevice:
             task.on_step(StartStep("comparing the GPUs", steps - 1, steps))
             calibration = calibration_of(
                 baselines,
-                MeasureBaseline,
+                lambda at: MeasureBaseline([*named][at]),
                 Evaluate(first, program, None, self._default_us),
                 _START_DEADLINE_S,
                 CheckGate(),

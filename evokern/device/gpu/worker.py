@@ -41,7 +41,7 @@ from evokern.device.gpu.nvml import Monitor
 from evokern.device.gpu.rates import measure_rates
 from evokern.device.gpu.rounds import play_round
 from evokern.device.gpu.timed_runs import TimedRuns
-from evokern.errors import DeviceError, EvokernError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, EvokernError
 from evokern.gate import Gate, prove_power
 from evokern.gate.buffer_set import BufferSet
 from evokern.gate.check import RunFailed, calls, candidate_seed
@@ -359,13 +359,14 @@ class GpuWorker:
             return BaselineResult(baseline.name, tuple(timings))
         except RunFailed as failure:
             reason = failure.message or failure.evidence.get("error") or failure.evidence.get("check", "")
-            return BaselineResult(baseline.name, error=f"{failure.outcome.value}: {reason}")
-        except Exception as error:
+            rejected, hung = f"{failure.outcome.value}: {reason}", failure.outcome is Outcome.HUNG
+        except KERNEL_CODE_EXCEPTIONS as error:
             # A backend may report an unsupported problem with an exception of any class.
-            broken = context_error()
-            if broken is not None:
-                raise
-            return BaselineResult(baseline.name, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            rejected, hung = f"{type(error).__name__}: {first_line(error)}", False
+        result = BaselineResult(baseline.name, error=rejected)
+        if hung or context_error() is not None:
+            raise Retire(result, busy=hung)
+        return result
 
 
 def _rates() -> Rates:

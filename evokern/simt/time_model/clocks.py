@@ -24,6 +24,11 @@ from evokern.simt.time_model.stalls import MeanStalls, Stalls
 
 CAUSES = ("barrier", "async_copy", "memory", "pipes")
 """Causes of waits; `memory` covers operands, including products of a warpgroup."""
+_ORDERED = frozenset({
+    "shared", "global", "local", "store", "async", "wait", "commit", "bulk", "bulk_wait", "bulk_commit", "fence",
+    "barrier",
+})  # fmt: skip
+"""Kinds that issue only after the previous fence or wait."""
 _PRODUCTS = frozenset({"product", "product_commit", "product_wait"})
 GROUPS = 64
 """Number of groups of asynchronous copies or products stored per warp; no wait refers to more."""
@@ -53,11 +58,11 @@ class Step:
     results: tuple[int, ...]
     """Rows of registers that it writes."""
     keep: int
-    """For `wait` and `product_wait`: number of groups that may stay in flight; for `barrier`: its number."""
+    """For waits: number of groups that may stay in flight; for `barrier`: its number."""
     hold: Hold | None
     """Pipe that the warp cannot use again for some time."""
     copies: float
-    """For `async`: clocks for which the copy occupies the port to L2; 0 without contention."""
+    """For `async` and `bulk`: clocks for which the copy occupies the port to L2; 0 without contention."""
     number: int = -1
     """Number of the instruction in its program."""
 
@@ -74,6 +79,10 @@ class SegmentPlan:
     """Rows of registers that it writes."""
     demand: Array | None
     """Clocks for which a warp occupies each pipe of the SM, in order; None if it uses no pipe or without contention."""
+    copies: float = 0.0
+    """Clocks for which a warp's bulk copies occupy the port to L2 in the background."""
+    reach: float = 0.0
+    """Additional clocks until other blocks of the cluster see its arrivals at barrier objects."""
 
 
 @dataclass(slots=True, eq=False)
@@ -135,12 +144,12 @@ class Clocks:
         self.ordered = np.zeros(warps)
         self.arrival = np.zeros((BARRIERS + 1, blocks))
         self.passing = np.full(warps, -1)
-        self.copies, self.products = Groups(warps), Groups(warps)
-        self.pending = np.zeros(warps)
+        self.copies, self.products, self.bulk = Groups(warps), Groups(warps), Groups(warps)
+        self.pending, self.sent = np.zeros(warps), np.zeros(warps)
         self.copy_demand, self.copy_demand_at = np.zeros(warps), np.full(warps, np.inf)
         self.products_done = np.zeros(warps)
         self.block = np.repeat(np.arange(blocks), shape.warps_per_block)
-        self.port = np.zeros(blocks)
+        self.landed = np.zeros(blocks)
         self.latencies, self.copy_latency, self.products_wait = latencies, copy_latency, use.products_wait
         self.sms = None if use.demands is None else [Pipes(len(NAMES)) for _ in range(blocks)]
         self.contention_factor = 1.0 if use.demands is None else use.demands.contention_factor
@@ -155,25 +164,40 @@ class Clocks:
         self.ordered[warps] += late
         self.waits["async_copy"][warps] += late
 
-    def copied(self, mask: Array | None, clocks: float) -> Array:
-        """Return when bulk copies that the warps in a mask (None for all) have just issued arrive, for each block.
+    def arrived(self, mask: Array | None, reach: float, *, copied: bool) -> Array:
+        """Return when what the warps in a mask have just issued arrives at barrier objects, for each block.
+
+        Another block of the cluster may arrive or copy, so all blocks of a cluster see the last arrival among them.
 
         Args:
-            mask: the warps.
-            clocks: clocks for which the copies of one warp occupy the port to L2.
+            mask: the warps; None for all.
+            reach: additional clocks of an arrival at another block.
+            copied: whether bulk copies arrive, instead of the warps.
         """
-        issued, warps = self.issued(mask), np.ones(self.clock.size, np.bool_) if mask is None else mask
-        here = np.unique(self.block[warps])
-        work = np.bincount(self.block[warps], minlength=issued.size)[here] * clocks
-        self.port[here] = np.maximum(self.port[here], issued[here]) + work
-        return self.port + self.copy_latency
+        if copied:
+            found = self.landed + self.copy_latency
+        else:
+            found = np.zeros(self.landed.size)
+            warps = np.arange(self.clock.size) if mask is None else np.flatnonzero(mask)
+            np.maximum.at(found, self.block[warps], self.clock[warps] + reach)
+        return np.repeat(found.reshape(-1, self.ranks).max(1), self.ranks)
 
-    def issued(self, mask: Array | None) -> Array:
-        """Return the latest clock of the warps in a mask (None for all), for each block; 0 for blocks without any."""
-        found = np.zeros(self.port.size)
-        warps = np.arange(self.clock.size) if mask is None else np.flatnonzero(mask)
-        np.maximum.at(found, self.block[warps], self.clock[warps])
-        return found
+    def _issue_bulk(self, at: Array | slice, when: Array, clocks: float) -> None:
+        """Queue bulk copies of warps at the port to L2 of their SM.
+
+        Args:
+            at: the warps.
+            when: clock at which each of them issues its copies.
+            clocks: clocks for which the copies of one warp occupy the port.
+        """
+        warps = np.arange(self.clock.size)[at]
+        for block in np.unique(self.block[warps]):
+            here = self.block[warps] == block
+            done = float(when[here].max())
+            if self.sms is not None:
+                done = self.sms[block].queue(L2, done, clocks * int(here.sum()))
+            self.landed[block] = max(self.landed[block], done)
+            self.sent[warps[here]] = self.landed[block]
 
     def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
         """Simulate one segment for the warps in a mask (None for all), and record the duration of the segment."""
@@ -199,6 +223,8 @@ class Clocks:
         if not whole:
             self._pass_barrier(at)
         start = self.clock[at].copy()
+        if plan.copies:
+            self._issue_bulk(at, start, plan.copies)
         self.clock[at] += (known.whole if whole else known.inner) / known.simulations
         of_causes = slice(None) if whole else slice(_MEMORY, _MEMORY + 1)
         self._waits[of_causes, at] += (known.waits[of_causes] / known.simulations)[:, None]
@@ -256,7 +282,7 @@ class Clocks:
                 continue
             when = start + issued
             issued += 1.0
-            if step.kind in ("shared", "global", "local", "store", "async", "wait", "commit", "fence", "barrier"):
+            if step.kind in _ORDERED:
                 when = np.maximum(when, ordered)
             if step.kind in _PRODUCTS:
                 when = self._product(step, at, when)
@@ -284,6 +310,15 @@ class Clocks:
                     self.copy_demand_at[at] = np.minimum(self.copy_demand_at[at], when)
             elif step.kind == "commit":
                 self._close(at)
+            elif step.kind == "bulk":
+                self._issue_bulk(at, when, step.copies)
+            elif step.kind == "bulk_commit":
+                self.bulk.commit(at, self.sent)
+            elif step.kind == "bulk_wait":
+                until = self.bulk.done(at, step.keep)
+                until = np.where(until > 0, until + step.latency, 0.0)
+                waited += np.maximum(until - when, 0.0)
+                when = ordered = np.maximum(when, until)
             elif step.kind == "sleep":
                 when = ordered = np.maximum(when, last) + step.latency
                 start, issued = when.copy(), 0.0

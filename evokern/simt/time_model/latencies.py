@@ -93,8 +93,8 @@ class Cost:
     latency: float
     """Clocks until a dependent instruction may issue."""
     kind: str
-    """`plain`, `free`, `global`, `local`, `shared`, `async`, `commit`, `wait`, `product`, `product_commit`,
-    `product_wait`, `store`, `barrier`, `fence` or `sleep`."""
+    """`plain`, `free`, `global`, `local`, `shared`, `async`, `commit`, `wait`, `bulk`, `bulk_commit`, `bulk_wait`,
+    `product`, `product_commit`, `product_wait`, `store`, `barrier`, `fence` or `sleep`."""
 
 
 def cost_of(instruction: Instruction, table: Latencies) -> Cost:
@@ -149,10 +149,10 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
 
 
 def _async_cost(instruction: Instruction, table: Latencies) -> Cost:
+    bulk = instruction.has("bulk")
     if instruction.has("commit_group"):
-        return Cost(0.0, "commit")
+        return Cost(0.0, "bulk_commit" if bulk else "commit")
     if instruction.has("wait_group", "wait_all"):
-        return Cost(0.0, "wait")
-    if instruction.has("bulk"):
-        return Cost(0.0, "store")  # Waits for its barrier object are part of the record.
-    return Cost(table.l2, "async")
+        return Cost(0.0, "bulk_wait" if bulk else "wait")
+    # Waits for the barrier objects of bulk copies are part of the record.
+    return Cost(0.0, "bulk") if bulk and not instruction.has("prefetch") else Cost(table.l2, "async")

@@ -9,7 +9,7 @@ A warp that runs alone can use a quarter of a pipe (`holds`); all warps together
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +46,8 @@ MULTIPLIES = frozenset({"mul", "mad"})
 COMPARES = frozenset({"min", "max"})
 """fp32 operations on the integer pipe (FMNMX)."""
 _SAME_OPERAND = {"u8": "s8", "e5m2": "e4m3"}
+_RELATIVE_RATE = {"tf32": 0.5, "e4m3": 2.0, "e5m2": 2.0, "s8": 2.0, "u8": 2.0}
+"""Rate of products by operand type, relative to fp16; their energy is assumed to be inversely proportional to it."""
 _OPERAND_BYTES_PER_CLOCK = 128.0
 """Bytes per clock that shared memory delivers to the tensor cores of an SM: one wavefront."""
 
@@ -145,7 +147,21 @@ def matrix_rate(name: str, chip: Profile) -> float:
     Only warpgroup instructions reach the peak of the chip.
     """
     shape, *kinds = name.split(".")
-    return chip.tensor_peak_flops_per_clock if shape.startswith("m64") else tensor_rate(tuple(kinds), chip)
+    if shape.startswith("m64"):
+        return chip.tensor_peak_flops_per_clock * _of_width(kinds)
+    return tensor_rate(tuple(kinds), chip)
+
+
+def _of_width(kinds: Sequence[str]) -> float:
+    """Return the rate of a matrix instruction relative to one on fp16, given its types."""
+    return _RELATIVE_RATE.get(kinds[1] if len(kinds) > 2 else "f16", 1.0)
+
+
+def sustained_us(counters: Counters, chip: Profile) -> float:
+    """Return the time that the counted arithmetic takes if it alone draws the power limit of the chip, in µs."""
+    products = sum(flops / _of_width(name.split(".")[1:]) for name, (_, flops) in counters.mma.items())
+    work = {"f16": products, "f32": 64.0 * counters.by_pipe()["fp32"]}  # an FMA counts as two
+    return sum(1e6 * done / chip.sustained_flops[kind] for kind, done in work.items() if kind in chip.sustained_flops)
 
 
 def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, Hold]:

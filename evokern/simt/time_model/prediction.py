@@ -4,7 +4,9 @@ The warp schedule simulation returns the time of a block on an SM, whose pipes i
 is multiplied by the number of waves. An SM takes at least as long as its busiest pipe, at the rates in the chip's
 profile. A p-norm combines the time of the SM with the time for the L2 and DRAM traffic of the whole chip. Loads overlap
 with work, but never completely, because every SM loads first. Finally, launch and drain are added, and the first wave's
-share of the DRAM traffic, which no work can hide.
+share of the DRAM traffic, which no work can hide. If bulk copies load most data, work hides traffic completely, because
+the schedule already contains the waits for them. If the launch then draws more than the power limit, a lower clock
+stretches this time.
 
 Three constants, the same for every kernel and chip, are fitted to attention candidates measured on an H200:
 `OVERLAP_EXPONENT` and `CO_RESIDENT_SHARE` to 390 candidates at 2,8,512,64 (plain and causal), 2,8,128,64 and
@@ -27,7 +29,7 @@ from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks
+from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks, sustained_us
 from evokern.simt.time_model.placement import GridWork, extrapolated, place
 
 OVERLAP_EXPONENT = 1.5
@@ -36,6 +38,10 @@ CO_RESIDENT_SHARE = 0.25
 """Share of the other blocks' pipe demand that delays a block; less than 1, because blocks are out of step."""
 SPILL_COST = 1e-3
 """Relative slowdown of the kernel per byte that a thread spills; PTX does not show these local loads and stores."""
+REPEATED = 36
+"""Launches of a run that the power limit may slow down, as in the public benchmark of matrix products (`profiles`)."""
+POWER_BOUND = 1.05
+"""Minimum slowdown by the power limit at which it is a component of the time."""
 DRAM_REACH = 0.8
 """Maximum share of L2 for a working set that is still in L2 at the next launch."""
 ISSUE_PER_CLOCK = float(SCHEDULERS)
@@ -44,7 +50,7 @@ CAUSES: Mapping[str, str] = {
     "tensor": "tensor-bound", "fp32": "arithmetic-bound", "fp16": "arithmetic-bound", "fp64": "arithmetic-bound",
     "integer": "arithmetic-bound", "sfu": "arithmetic-bound", "issue": "arithmetic-bound",
     "shared": "shared-memory-bound", "l1": "memory-bound", "l2": "memory-bound", "dram": "memory-bound",
-    "latency": "latency-bound", "launch": "launch-bound",
+    "latency": "latency-bound", "launch": "launch-bound", "power": "power-bound",
 }  # fmt: skip
 """Component of the time → name of a kernel that it bounds."""
 
@@ -145,8 +151,36 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     else:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
-    hidden = _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT) * (1 + SPILL_COST * facts.spill_bytes)
-    return Prediction(launch + loaded["dram"] / waves + hidden, {**terms, **loaded, "launch": launch})
+    first, hidden = loaded["dram"] / waves, _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT)
+    if _loads_in_bulk(facts.counters):  # the schedule already includes the bytes and latencies of these copies
+        first, hidden = 0.0, max(*loaded.values(), sm_us)
+    time_us = launch + first + hidden * (1 + SPILL_COST * facts.spill_bytes)
+    return _powered(time_us, {**terms, **loaded, "launch": launch}, facts, chip)
+
+
+def _loads_in_bulk(counters: Counters) -> bool:
+    """Return whether bulk copies load most sectors."""
+    is_bulk = np.array(["cp.async.bulk" in text for text in counters.instructions])
+    return bool(2 * counters.load_sectors[is_bulk].sum() > counters.load_sectors.sum())
+
+
+def _powered(time_us: float, terms: dict[str, float], facts: LaunchFacts, chip: Profile) -> Prediction:
+    """Return the prediction for a run of `REPEATED` launches, whose mean power determines the clock.
+
+    Launches that wait stay below the limit, and short launches end before it takes effect. Otherwise, the clock falls
+    until the power equals the limit. The exponent is the share of the run that is slowed down.
+    """
+    power = sustained_us(facts.counters, chip) / max(len(facts.counters.blocks) * facts.counters.launches, 1)
+    if not power:
+        return Prediction(time_us, terms)
+    if facts.work is None:
+        power *= facts.blocks
+    else:
+        power *= float(facts.work.pipes["issue"].sum()) / block_clocks(facts.counters, chip)["issue"]
+    slowed = max(0.0, 1 - chip.power_delay_us / REPEATED / time_us)
+    slowdown = max(1.0, power / time_us) ** slowed
+    time_us *= slowdown
+    return Prediction(time_us, {**terms, "power": time_us} if slowdown >= POWER_BOUND else terms)
 
 
 def _busiest_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:

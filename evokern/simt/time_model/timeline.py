@@ -35,7 +35,8 @@ SETTLED = 8
 """Number of simulations of a segment, with the same predecessor, before its mean time is used."""
 POLL_STEPS = 4
 """Maximum instructions of a loop that only polls a barrier object; failed rounds of it take no time of their own."""
-_MEETING = frozenset({"barrier", "async", "commit", "wait", "fence", "product", "product_commit", "product_wait"})
+_WAITS = frozenset({"wait", "bulk_wait", "product_wait"})
+_MEETING = _WAITS | {"barrier", "async", "commit", "bulk", "bulk_commit", "fence", "product", "product_commit"}
 """Kinds of instructions whose clocks affect other warps or later segments."""
 
 
@@ -110,19 +111,10 @@ class Timeline:
                 state.run(plan, mask, known)
                 done += len(plan.steps)
             if number in awaited:
-                clocks = self._copy_clocks(segment) if awaited[number] else 0.0
-                events[number] = state.copied(mask, clocks) if awaited[number] else state.issued(mask)
+                events[number] = state.arrived(mask, plan.reach, copied=awaited[number])
         ends = state.clock.reshape(-1, warps_per_block).max(1)
         waits = {cause: float(clocks.mean()) for cause, clocks in state.waits.items()}
         return BlockTimes(tuple(float(end) for end in ends), waits, {} if noted is None else noted.of_mean_warp)
-
-    def _copy_clocks(self, index: int) -> float:
-        """Return the clocks for which the bulk copies of a segment occupy the port to L2, for one warp."""
-        segment, demands = self.program.segments[index], self.use.demands
-        here = range(segment.base, segment.base + segment.stop - segment.start)
-        if demands is None:
-            return 0.0
-        return float(sum(demands.copies[at] for at in here if self.program.instructions[at].has("bulk")))
 
     def _plan(self, segment: Segment) -> None:
         if segment.index in self._plans:
@@ -139,6 +131,8 @@ class Timeline:
             all(step.kind not in _MEETING for step in steps),
             np.array([*written], np.int64),
             demand if demand is not None and demand.any() else None,
+            sum(step.copies for step in steps if step.kind == "bulk"),
+            self.latencies.cluster if any(_reaches_others(instruction) for instruction in instructions) else 0.0,
         )
 
     def _step(self, segment: Segment, instruction: Instruction, number: int) -> Step | None:
@@ -158,7 +152,9 @@ class Timeline:
         latency = self.l2_latency if cost.kind in ("global", "async") else cost.latency
         keep = 0
         literal = next((operand.value for operand in operands if isinstance(operand, Immediate)), 0)
-        if cost.kind in ("wait", "barrier", "product_wait"):
+        if cost.kind == "bulk_wait" and not instruction.has("read"):
+            latency = self.l2_latency
+        if cost.kind in _WAITS or cost.kind == "barrier":
             keep = UNGROUPED if instruction.has("wait_all") else int(literal)
             if cost.kind == "barrier" and instruction.has("cluster"):
                 keep = CLUSTER
@@ -172,3 +168,8 @@ class Timeline:
 
     def _row(self, segment: Segment, name: str) -> int:
         return self._rows.setdefault((segment.routine.number, name), len(self._rows))
+
+
+def _reaches_others(instruction: Instruction) -> bool:
+    """Return whether an instruction arrives at a barrier object of another block."""
+    return instruction.opcode == "mbarrier" and instruction.has("shared::cluster")

@@ -15,6 +15,7 @@ from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import latencies_of
 from evokern.simt.time_model.pipes import PipeUse, demands, holds
+from evokern.simt.time_model.placement import GridWork
 from evokern.simt.time_model.timeline import Timeline
 
 SOURCE = r"""
@@ -177,3 +178,70 @@ def test_launches_that_follow_one_another_add_up() -> None:
 
 
 _FACTS = _facts(1, 20)
+
+
+def test_work_hides_all_traffic_of_bulk_copies() -> None:
+    """The schedule contains the waits for bulk copies, so the longest component is the time."""
+    h200 = chip("h200")
+    facts = replace(_facts(1, 8, blocks=640), working_set_bytes=1e12, unique_bytes=3e7)
+    texts = tuple("cp.async.bulk.x [a]" if n % 2 else one for n, one in enumerate(facts.counters.instructions))
+    loads = np.where(np.arange(len(texts)) % 2, 10, 0)
+    bulk = replace(facts, counters=replace(facts.counters, instructions=texts, load_sectors=loads))
+    found, without = timemodel.predict(bulk, h200), timemodel.predict(facts, h200)
+    launch = latencies_of(h200).launch_us
+    assert found.time_us == pytest.approx(launch + max(found.terms_us.values()), rel=0.01)
+    assert without.time_us > launch + max(without.terms_us.values()) * 1.05
+
+
+def _products(blocks: int, flops: float, of_block: float) -> timemodel.LaunchFacts:
+    """Return a launch whose blocks multiply fp16 for some clocks."""
+    facts = _facts(1, 8)
+    counters = replace(facts.counters, mma={"m16n8k16.f32.f16.f16.f32": (1, flops * len(facts.counters.blocks))})
+    return replace(
+        facts, counters=counters, blocks=blocks, resident=1, block_clocks=of_block, longest_clocks=of_block,
+        working_set_bytes=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "size, least, most, published", [(2048, 0.60, 0.75, (68.83, 70.89)), (4096, 0.77, 0.90, (53.02, 54.91))]
+)
+def test_long_products_on_an_l4_reach_its_power_limit(
+    size: int, least: float, most: float, published: tuple[float, float], share: float
+) -> None:
+    """Products at such shares of an L4's peak slow down to the published rates (torch-performance-test-data #120)."""
+    l4, flops = chip("l4"), 2.0 * size**3
+    free = flops / ((least + share * (most - least)) * l4.sms * l4.tensor_peak_flops_per_clock)
+    waves = 4
+    predicted = timemodel.predict(_products(l4.sms * waves, flops / l4.sms / waves, free / waves), l4)
+    for rate in published:
+        assert flops / predicted.time_us / 1e6 == pytest.approx(rate, rel=0.25)
+    assert (predicted.cause == "power-bound") == (predicted.terms_us.get("power") == predicted.time_us)
+    assert "power" in predicted.terms_us
+
+
+def test_the_power_limit_keeps_the_order_and_spares_short_and_waiting_launches() -> None:
+    """A faster launch stays faster; a launch below the limit keeps its time; products cost as much in any block."""
+    l4 = chip("l4")
+    free = replace(l4, sustained_flops={})
+    times = [timemodel.predict(_products(580, 2e8, clocks), l4).time_us for clocks in range(20_000, 900_000, 20_000)]
+    assert times == sorted(times)
+    slow, fast = (timemodel.predict(_products(580, 2e8, clocks), l4) for clocks in (260_000, 220_000))
+    assert 1.3 * timemodel.predict(_products(580, 2e8, 260_000), free).time_us < slow.time_us
+    for facts in (_products(580, 2e6, 2_200), _products(58, 1e6, 1_200), _products(580, 2e8, 900_000)):
+        assert timemodel.predict(facts, l4).time_us == timemodel.predict(facts, free).time_us
+    uneven = _products(580, 2e8, 220_000)
+    issued = timemodel.block_clocks(uneven.counters, l4)["issue"]
+    equal = np.full(580, 220_000.0)
+    work = GridWork({"issue": np.full(580, issued)}, equal, np.zeros(580))
+    assert timemodel.predict(replace(uneven, work=work), l4).time_us == pytest.approx(fast.time_us, rel=0.02)
+
+
+def test_every_sustained_rate_has_a_source_and_is_below_the_peak() -> None:
+    """The power limit never raises a rate."""
+    for one in CHIPS.values():
+        peaks = {"f16": one.tensor_peak_flops_per_clock, "f32": one.fp32_flops_per_clock}
+        for kind, rate in one.sustained_flops.items():
+            assert rate < peaks[kind] * one.sms * one.clock_mhz * 1e6
+        assert not one.sustained_flops or "sustained_flops" in one.sources
