@@ -16,7 +16,7 @@ struct DirectRow {
 
 /// This lane's part of K loaded directly from global memory: row lane / 4 of each tile of 8 keys.
 struct DirectKeys {
-  DirectRow row[DIRECT ? BLOCK_N / 8 : 1];
+  DirectRow row[DIRECT ? TILE_KEYS / 8 : 1];
 
   __device__ __forceinline__ void fetch(const KeyStream& keys, const ThreadCoord& at) {
     const int key = keys.first_key(0) + static_cast<int>(at.lane / 4);
@@ -24,7 +24,7 @@ struct DirectKeys {
     const Half* own = k + key * D;
     pin_base(own);
 #pragma unroll
-    for (int n = 0; n < BLOCK_N / 8; ++n)
+    for (int n = 0; n < TILE_KEYS / 8; ++n)
       row[n].fetch(KEY_TAIL ? k + min(key + n * 8, keys.length - 1) * D : own + n * 8 * D);
   }
 };
@@ -35,8 +35,8 @@ struct Query {
   u32 fragment[Q_LOCATION == Q_LOCATION_REGISTERS ? TILES_M : 1][D / 16][4];
 
   __device__ __forceinline__ void read(u32 (&a)[4], int m, int k, const ThreadCoord& at) const {
-    const int row = (at.warp_m * TILES_M + m) * 16 + at.lane % 16;
-    ldmatrix_x4(a, address + chunk_offset<BLOCK_M>(row, 2 * k + at.lane / 16));
+    const int row = (BULK ? at.warp_m % 4 : at.warp_m * TILES_M + m) * 16 + at.lane % 16;
+    ldmatrix_x4(a, address + chunk_offset<QUERY_ROWS>(row, 2 * k + at.lane / 16));
   }
   __device__ __forceinline__ void prepare(const ThreadCoord& at) {
     if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {

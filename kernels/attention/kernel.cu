@@ -2,8 +2,8 @@
 //
 // Q, K, V, O: 16-bit floats, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1; tails are masked. CAUSAL
 // hides keys after the row. Softmax uses base 2 (scale_log2e = scale * log2 e) and a running reference per row.
-// mma_path.cuh has the fast algorithms, tile_path.cuh the path through shared memory; kernel.py computes the sizes that are
-// macros.
+// mma_path.cuh has the fast algorithms, ring_loop.cuh those with the copy engine, and tile_path.cuh the path through shared
+// memory; kernel.py computes the sizes that are macros.
 //
 // Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BF16 1 if the
 // tensors and P are bfloat16, 0 if they are fp16. "fp16" below means either type, except for accumulators, exponentials
@@ -24,7 +24,8 @@ constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
 #endif
 using Element = Half;
 constexpr int D = HEAD_DIM;
-constexpr bool WGMMA = TENSOR_CORES == TENSOR_CORES_WGMMA;
+constexpr bool BULK = PATH == PATH_BULK;              // the copy engine loads Q, K and V
+constexpr bool WGMMA = BULK || TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes; longer rows use panels
 constexpr int PITCH = PANELS ? 128 : ROW_BYTES;       // bytes from a row to the next
 
@@ -103,11 +104,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
   }
 }
 
-#if TENSOR_CORES == TENSOR_CORES_MMA_SYNC || TENSOR_CORES == TENSOR_CORES_WGMMA
-#include "mma_path.cuh"
-#else
-#include "tile_path.cuh"
-#endif
+constexpr bool PERSISTENT = SCHEDULE == SCHEDULE_PERSISTENT, REVERSED_ROUNDS = CAUSAL && PERSISTENT && BULK;
 
 /// Returns the row block for an index in launch order. Causal row blocks differ in work, so the longest ones go first.
 /// With `folded`, the second half is in reverse order, so that blocks on the same SM have about the same total work.
@@ -116,7 +113,30 @@ __device__ __forceinline__ int row_block(int index, int blocks) {
   const int half = CAUSAL_ORDER == CAUSAL_ORDER_FOLDED ? ceil_div(blocks, 2) : blocks;
   return index < half ? blocks - 1 - index : index - half;
 }
+/// Calls work(head, index) for each task of this block. On the bulk path, blocks with several tasks take every second round
+/// of causal tasks in reverse, so that their total work is about the same.
+template <typename Work>
+__device__ __forceinline__ void for_each_task(int heads, int blocks, const Work& work) {
+  if constexpr (PERSISTENT) {
+    const int stride = gridDim.x;
+    int next = REVERSED_ROUNDS ? 2 * (stride - static_cast<int>(blockIdx.x)) - 1 : stride;
+    for (int task = blockIdx.x; task < heads * blocks; task += next, next = REVERSED_ROUNDS ? 2 * stride - next : stride) {
+      if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(task / blocks, task % blocks);
+      else work(task % heads, task / heads);
+    }
+  } else {
+    if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(blockIdx.y, blockIdx.x);
+    else work(blockIdx.x, blockIdx.y);
+  }
+}
 
+#if TENSOR_CORES == TENSOR_CORES_MMA_SYNC || TENSOR_CORES == TENSOR_CORES_WGMMA
+#include "mma_path.cuh"
+#else
+#include "tile_path.cuh"
+#endif
+
+#if PATH == PATH_WARPS
 #if RESTRICT
 #define UNALIASED __restrict__
 #else
@@ -128,19 +148,12 @@ attention(const Half* UNALIASED q, const Half* UNALIASED k, const Half* UNALIASE
           int seq_len, float scale_log2e) {
   extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes
   const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
-  const int blocks = ceil_div(length, BLOCK_M);
+  const int blocks = ceil_div(length, TILE_ROWS);
   const auto work = [&](int head, int index) {
     const size_t offset = static_cast<size_t>(head) * length * D;
     attend({q + offset, k + offset, v + offset, o + offset}, memory, row_block(index, blocks), length, scale_log2e);
+    if constexpr (PERSISTENT) __syncthreads();  // all reads of this task's shared memory are done
   };
-  if constexpr (SCHEDULE == SCHEDULE_PERSISTENT) {
-    for (int task = blockIdx.x; task < heads * blocks; task += gridDim.x) {
-      if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(task / blocks, task % blocks);
-      else work(task % heads, task / heads);
-      __syncthreads();  // all reads of this task's shared memory are done
-    }
-  } else {
-    if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(blockIdx.y, blockIdx.x);
-    else work(blockIdx.x, blockIdx.y);
-  }
+  for_each_task(heads, blocks, work);
 }
+#endif

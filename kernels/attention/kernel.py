@@ -16,6 +16,7 @@ from evokern import (
     ProblemField,
     Slice,
     Tensor,
+    TileMap,
     VectorAccess,
     Workload,
     divides,
@@ -23,8 +24,9 @@ from evokern import (
     i32,
 )
 
+WARPS, BULK = {"PATH": ("warps",)}, {"PATH": ("bulk",)}
 FRAGMENTS = {"TENSOR_CORES": ("mma_sync", "wgmma")}
-MMA = {"TENSOR_CORES": ("mma_sync",)}
+MMA = {**WARPS, "TENSOR_CORES": ("mma_sync",)}
 SHARED_SCORES = {"TENSOR_CORES": ("none", "wmma")}
 RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
 
@@ -32,11 +34,14 @@ SCORES_AT_ONCE = 2**27
 """Scores that the reference computes at once: 1 GiB in float64, and two or three times that temporarily."""
 
 GENES = (
-    Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), min_compute_capability={"wgmma": (9, 0)},
-             for_study=("wmma", "none"),
+    Mutation("PATH", ("warps", "bulk"), min_compute_capability={"bulk": (9, 0)},
+             doc="warps: each warp copies and multiplies its part; bulk: the copy engine fills rings for warpgroups",
+             relieves={"memory": 3, "tensor": 3, "latency": 2}),
+    Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), when=WARPS,
+             min_compute_capability={"wgmma": (9, 0)}, for_study=("wmma", "none"),
              doc="matrix instruction; mma_sync and wgmma keep scores in registers",
              relieves={"tensor": 3, "arithmetic": 1}),
-    Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"),
+    Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"), when=WARPS,
              for_study=("scalar_coalesced", "scalar_strided"),
              doc="method of copying Q, K and V to shared memory",
              relieves={"memory": 2, "shared-memory": 1, "latency": 1}),
@@ -46,13 +51,13 @@ GENES = (
     Mutation("STATIC_SEQ", (1, 0),
              doc="compile-time sequence length: unrolled loops, and no tail code if all tiles are whole",
              relieves={"arithmetic": 2, "latency": 1}),
-    Mutation("KV_BUFFERS", ("ring", "resident"), when={**FRAGMENTS, "STATIC_SEQ": (1,)},
+    Mutation("KV_BUFFERS", ("ring", "resident"), when={**FRAGMENTS, **WARPS, "STATIC_SEQ": (1,)},
              doc="ring of STAGES buffers, or all of K and V in shared memory",
              relieves={"latency": 4}),
     Mutation("QK_PATH", ("shared", "direct"), when={**MMA, "KV_BUFFERS": ("resident",)},
              doc="Q and K through shared memory, or loaded directly into fragments if one step covers all keys",
              relieves={"shared-memory": 2}),
-    Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), for_study=("plain",),
+    Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), when=WARPS, for_study=("plain",),
              doc="layout of tiles in shared memory",
              relieves={"shared-memory": 4, "memory": 1}),
     Mutation("SCORE_BUFFER", ("float", "half"), when=SHARED_SCORES, less_precise=("half",),
@@ -64,7 +69,7 @@ GENES = (
     Mutation("Q_LOCATION", ("registers", "shared"), when=FRAGMENTS,
              doc="Q fragments kept in registers, or read from shared memory for every step",
              relieves={"shared-memory": 2, "arithmetic": 1}),
-    Mutation("EXP", ("fp32", "f16x2"), when=FRAGMENTS, less_precise=("f16x2",),
+    Mutation("EXP", ("fp32", "f16x2"), when={**FRAGMENTS, **WARPS}, less_precise=("f16x2",),
              doc="exponentials in fp32, or in pairs in fp16",
              relieves={"arithmetic": 2}),
     Mutation("QK_ACC", ("fp32", "fp16"), when={**MMA, "EXP": ("f16x2",)}, less_precise=("fp16",),
@@ -79,28 +84,37 @@ GENES = (
     Mutation("RESCALE", ("lazy", "on_change", "always", "restart"), when=FRAGMENTS,
              doc="when to rescale the output to a new row maximum; restart recomputes overflowed blocks instead",
              relieves={"arithmetic": 2}),
-    Mutation("LOOP_ORDER", ("qk_first", "plain"), when=FRAGMENTS,
+    Mutation("LOOP_ORDER", ("qk_first", "plain"), when={**FRAGMENTS, **WARPS},
              doc="compute the scores of the next step concurrently with the output of the current step, or after it",
              relieves=("memory", "latency")),
-    Mutation("WARP_ROLES", ("same", "loaders"), doc="each warp loads its own keys, or additional warps load all keys",
+    Mutation("WARP_ROLES", ("same", "loaders"), when=WARPS,
+             doc="each warp loads its own keys, or additional warps load all keys",
              relieves=("memory", "latency")),
     Mutation("SCHEDULE", ("one_task", "persistent"), doc="one block per task, or persistent blocks with several tasks",
              relieves={"launch": 3, "latency": 2}),
     Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="fastest index over the grid: row blocks or heads",
              relieves={"memory": 2, "launch": 1}),
-    Mutation("CAUSAL_ORDER", ("longest_first", "folded"),
+    Mutation("CAUSAL_ORDER", ("longest_first", "folded"), when=WARPS,
              doc="order of the row blocks under a causal mask, which have different amounts of work",
              relieves=("memory", "tensor", "launch")),
-    Mutation("KEY_WALK", ("forward", "rotated"), when=FRAGMENTS,
+    Mutation("KEY_WALK", ("forward", "rotated"), when={**FRAGMENTS, **WARPS},
              doc="every row block starts at the first key, or at a different key"),
     Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor to keep in L2 (launch attribute)",
              relieves=("memory", "tensor")),
-    Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, doc="query rows per block", relieves=("launch",)),
-    Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows", relieves=("latency",)),
-    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, when=FRAGMENTS,
+    Mutation("TURNS", ("alternate", "free"), when=BULK,
+             doc="warpgroups alternate between products and exponentials, or run independently",
+             relieves=("tensor", "arithmetic")),
+    Parameter("GROUPS", (2, 1, 3), when=BULK, doc="warpgroups that compute, with 64 query rows each",
+              relieves=("memory", "tensor")),
+    Parameter("TILE_N", (128, 64, 80, 96, 112, 144, 160), when=BULK, doc="keys per step of the bulk path",
+              relieves=("tensor", "latency")),
+    Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, when=WARPS, doc="query rows per block",
+              relieves=("launch",)),
+    Parameter("WARPS_M", (1, 2, 4, 8), default=4, when=WARPS, doc="warps along the query rows", relieves=("latency",)),
+    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, when={**WARPS, **FRAGMENTS},
               doc="warps along the keys; each processes a part of every step",
               relieves={"latency": 2, "launch": 1}),
-    Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys per split and step",
+    Parameter("BLOCK_N", (16, 32, 64, 128), default=32, when=WARPS, doc="keys per split and step",
               relieves=("latency", "launch")),
     Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="ring buffers for K and for V; all but one are in flight",
               relieves={"latency": 4}),
@@ -117,7 +131,7 @@ GENES = (
               relieves={"launch": 3, "memory": 1, "latency": 1, "tensor": 1}),
     Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="minimum resident blocks per SM, which limits the registers",
               relieves=("latency", "launch", "arithmetic")),
-    Mutation("MERGE", ("fp16", "fp32"), when={**FRAGMENTS, "KEY_SPLITS": (2, 4, 8)},
+    Mutation("MERGE", ("fp16", "fp32"), when={**WARPS, **FRAGMENTS, "KEY_SPLITS": (2, 4, 8)},
              doc="type for merging the splits' partial outputs; fp16 means bf16 for bf16 tensors",
              relieves=("latency", "launch", "arithmetic")),
     Mutation("OUTPUT", ("staged", "direct"), when={**FRAGMENTS, "KEY_SPLITS": (1,)},
@@ -129,9 +143,14 @@ GENES = (
 # ---- sizes, which the source receives as macros
 
 
+def bulk(c):
+    """Return whether the copy engine fills rings for warpgroups that compute."""
+    return c["PATH"] == "bulk"
+
+
 def on_wgmma(c):
     """Return whether the candidate uses wgmma, so that the tensor cores read K and V from shared memory."""
-    return c["TENSOR_CORES"] == "wgmma"
+    return bulk(c) or c["TENSOR_CORES"] == "wgmma"
 
 
 def in_registers(c):
@@ -145,33 +164,65 @@ def resident(c):
 
 
 def loaders(c):
-    """Return whether additional warps load the keys."""
+    """Return whether additional warps load the keys; on the bulk path, other warps always do."""
     return c["WARP_ROLES"] == "loaders"
 
 
 def splits(c):
     """Return the number of warps along the keys."""
-    return c.KEY_SPLITS if in_registers(c) else 1
+    return c.KEY_SPLITS if in_registers(c) and not bulk(c) else 1
+
+
+def tile_rows(c):
+    """Return the query rows of a block."""
+    return 64 * c.GROUPS if bulk(c) else c.BLOCK_M
+
+
+def tile_keys(c):
+    """Return the keys per split and step."""
+    return c.TILE_N if bulk(c) else c.BLOCK_N
+
+
+def row_warps(c):
+    """Return the warps along the query rows."""
+    return 4 * c.GROUPS if bulk(c) else c.WARPS_M
 
 
 def consumer_threads(c):
     """Return the threads of the warps that compute."""
-    return 32 * c.WARPS_M * splits(c)
+    return 32 * row_warps(c) * splits(c)
 
 
 def threads(c):
     """Return the threads per block."""
-    return consumer_threads(c) + (32 * c.LOAD_WARPS if loaders(c) else 0)
+    return consumer_threads(c) + (128 if bulk(c) else 32 * c.LOAD_WARPS if loaders(c) else 0)
 
 
 def row_tiles(c):
     """Return the number of 16-row query tiles per warp."""
-    return c.BLOCK_M // (16 * c.WARPS_M)
+    return tile_rows(c) // (16 * row_warps(c))
 
 
 def total_steps(c, p):
     """Return the number of steps over all keys; in each step, every split processes BLOCK_N keys."""
-    return -(-p.S // (c.BLOCK_N * splits(c)))
+    return -(-p.S // (tile_keys(c) * splits(c)))
+
+
+def equal_registers(c):
+    """Return the registers of a thread if all threads of the resident blocks have the same number."""
+    return min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8)
+
+
+def load_registers(c):
+    """Return the registers of a thread that loads; with tensor copies, it gives some to those that compute."""
+    equal = equal_registers(c)
+    return (32 if c.GROUPS > 2 else 24) if bulk(c) and equal <= 240 else equal
+
+
+def compute_registers(c):
+    """Return the registers of a thread that computes, a multiple of 8 if others give some (PTX ISA, "setmaxnreg")."""
+    equal, least, groups = equal_registers(c), load_registers(c), c.GROUPS
+    return equal if least == equal else min(240, (equal * (groups + 1) - least) // groups // 8 * 8)
 
 
 def free_buffers(c):
@@ -186,8 +237,8 @@ def row_bytes(c, p):
 
 def split_bytes(c, p):
     """Return the bytes of a split's memory: the buffers for K and V, later the partial output."""
-    keys = 2 * (total_steps(c, p) if resident(c) else c.STAGES) * c.BLOCK_N * row_bytes(c, p)
-    return keys if splits(c) == 1 else max(keys, c.BLOCK_M * partial_row_bytes(c, p))
+    keys = 2 * (total_steps(c, p) if resident(c) else c.STAGES) * tile_keys(c) * row_bytes(c, p)
+    return keys if splits(c) == 1 else max(keys, tile_rows(c) * partial_row_bytes(c, p))
 
 
 def partial_row_bytes(c, p):
@@ -197,7 +248,7 @@ def partial_row_bytes(c, p):
 
 def score_row_bytes(c):
     """Return the bytes of one row of scores in shared memory."""
-    return c.BLOCK_N * (4 if c["SCORE_BUFFER"] == "float" else 2) + 16
+    return tile_keys(c) * (4 if c["SCORE_BUFFER"] == "float" else 2) + 16
 
 
 def shared_bytes(c, p):
@@ -205,7 +256,10 @@ def shared_bytes(c, p):
     rows = 8 * splits(c) if splits(c) > 1 else 0
     if not in_registers(c):
         rows = score_row_bytes(c) + 4 * p.D + 16 + 8
-    return c.BLOCK_M * row_bytes(c, p) + splits(c) * split_bytes(c, p) + rows * c.BLOCK_M
+    if bulk(c):
+        rows = 2 * p.D  # the output
+    barriers = 16 * (c.GROUPS + 2 * c.STAGES) * bulk(c)
+    return tile_rows(c) * row_bytes(c, p) + splits(c) * split_bytes(c, p) + rows * tile_rows(c) + barriers
 
 
 def macros(c, p):
@@ -213,25 +267,28 @@ def macros(c, p):
     steps = total_steps(c, p)
     return {
         "HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0, "BF16": int(p["dtype"] == "bf16"),
-        "TOTAL_STEPS": steps if c.STATIC_SEQ else 0, "STEP_KEYS": c.BLOCK_N * c.KEY_SPLITS, "TILES_M": row_tiles(c),
+        "TOTAL_STEPS": steps if c.STATIC_SEQ else 0, "STEP_KEYS": tile_keys(c) * (1 if bulk(c) else c.KEY_SPLITS),
+        "TILES_M": row_tiles(c),
         "THREADS": threads(c), "CONSUMER_THREADS": consumer_threads(c),
         "BUFFERS": steps if resident(c) else c.STAGES,
         "AHEAD": min(c.LOOKAHEAD, steps + 1) if resident(c) else c.STAGES - 1,  # load groups in flight
-        "ROW_BYTES": row_bytes(c, p), "TILE_BYTES": c.BLOCK_N * row_bytes(c, p), "SPLIT_BYTES": split_bytes(c, p),
+        "ROW_BYTES": row_bytes(c, p), "TILE_BYTES": tile_keys(c) * row_bytes(c, p), "SPLIT_BYTES": split_bytes(c, p),
         "PARTIAL_ROW_BYTES": partial_row_bytes(c, p), "SCORE_ROW_BYTES": score_row_bytes(c),
-        "OUTPUT_ROW_BYTES": 4 * p.D + 16,
+        "OUTPUT_ROW_BYTES": 4 * p.D + 16, "TILE_ROWS": tile_rows(c), "TILE_KEYS": tile_keys(c),
+        "ROW_WARPS": row_warps(c), "SPLITS": 1 if bulk(c) else c.KEY_SPLITS,
+        "COMPUTE_REGISTERS": compute_registers(c), "LOAD_REGISTERS": load_registers(c),
     }  # fmt: skip
 
 
 def held_registers(c, p):
     """Compare the registers that fragments need with the limit from the launch bounds."""
     output = p.D // 8 * (2 + 2 * (c["PV_ACC"] == "fp32"))
-    scores = c.BLOCK_N // 8 * (2 + 2 * (c["QK_ACC"] == "fp32"))
+    scores = tile_keys(c) // 8 * (2 + 2 * (c["QK_ACC"] == "fp32"))
     query = p.D // 4 * (c["Q_LOCATION"] == "registers")
-    keys = c.BLOCK_N * p.D // 64 * (c["QK_PATH"] == "direct")
-    probabilities = c.BLOCK_N // 4 * on_wgmma(c)
+    keys = tile_keys(c) * p.D // 64 * (c["QK_PATH"] == "direct")
+    probabilities = tile_keys(c) // 4 * on_wgmma(c)
     needed = row_tiles(c) * (output + scores + query + probabilities + 4) + keys + 8 + 20 * on_wgmma(c)
-    return AtMost(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
+    return AtMost(needed, compute_registers(c), "registers")
 
 
 # ---- rules
@@ -244,7 +301,8 @@ def bf16_instructions(c, p, chip):
 
 
 CONSTRAINTS = (
-    Constraint("rows_split_over_warps", lambda c: not in_registers(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
+    Constraint("rows_split_over_warps",
+               lambda c: not in_registers(c) or divides(16 * row_warps(c), tile_rows(c), "rows"),
                "the rows of a warp must be whole tiles of 16 query rows"),
     Constraint("threads_within_block", lambda c: AtMost(threads(c), 1024, "threads"),
                "a block has at most 1024 threads"),
@@ -265,7 +323,7 @@ CONSTRAINTS = (
                lambda c: not loaders(c) or (not resident(c) and free_buffers(c) > 0),
                "loading warps need a ring with free buffers"),
     Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task"
-               or AtMost(c.GRID_BLOCKS, p.B * p.H * -(-p.S // c.BLOCK_M), "tasks"),
+               or AtMost(c.GRID_BLOCKS, p.B * p.H * -(-p.S // tile_rows(c)), "tasks"),
                "more persistent blocks than tasks would have no work", wasteful=True),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
                "without a causal mask all row blocks have the same work", wasteful=True),
@@ -275,7 +333,8 @@ CONSTRAINTS = (
                lambda c, p: c.UNROLL == 1 or AtMost(-(-c.UNROLL // 2), total_steps(c, p), "steps"),
                "half of this UNROLL value already unrolls the loop completely", wasteful=True),
     Constraint("unrolled_code_stays_small",
-               lambda c, p: not in_registers(c) or AtMost(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "mma"),
+               lambda c, p: not in_registers(c)
+               or AtMost(c.UNROLL * tile_keys(c) * row_tiles(c) * p.D // 64, 1024, "mma"),
                "larger unrolled code exceeds the instruction cache and takes seconds to compile", wasteful=True),
     Constraint("restart_finds_its_keys", lambda c: not in_registers(c) or c["RESCALE"] != "restart"
                or (not loaders(c) and c["KEY_WALK"] == "forward" and c["PV_ACC"] == "fp32"),
@@ -290,10 +349,12 @@ CONSTRAINTS = (
     Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
                "wmma loads need a constant row stride, which a swizzled layout does not have"),
     Constraint("wgmma_takes_64_rows",
-               lambda c: not on_wgmma(c) or (c.WARPS_M % 4 == 0 and c.BLOCK_M == 16 * c.WARPS_M),
+               lambda c: not on_wgmma(c) or (row_warps(c) % 4 == 0 and tile_rows(c) == 16 * row_warps(c)),
                "four warps together process 64 query rows"),
     Constraint("wgmma_reads_swizzled_tiles", lambda c: not on_wgmma(c) or c["SMEM_LAYOUT"] == "xor_swizzle",
                "wgmma reads rows of 128 bytes with XOR-swizzled chunks (SMEM_LAYOUT=xor_swizzle)"),
+    Constraint("turns_need_groups", lambda c: not bulk(c) or c["TURNS"] == "free" or c.GROUPS > 1,
+               "a single warpgroup cannot alternate with another", wasteful=True),
     Constraint("registers_hold_fragments", lambda c, p: not in_registers(c) or held_registers(c, p),
                "output, scores and Q must fit in registers, because spills cost more than this choice saves"),
     Constraint("heads_fit_grid", lambda c, p: AtMost(p.B * p.H, 65535, "heads"),
@@ -303,14 +364,20 @@ CONSTRAINTS = (
 
 def launches(c, p):
     """Return the launch, with one task for each block of query rows of each head."""
-    rows, heads = -(-p.S // c.BLOCK_M), p.B * p.H
+    rows, heads = -(-p.S // tile_rows(c)), p.B * p.H
     grid = (rows, heads) if c["GRID_ORDER"] == "rows_fast" else (heads, rows)
+    name, args = "attention", ["q", "k", "v", "o"]
+    if bulk(c):  # in panels of 64 columns
+        shape, strides = (heads, p.D // 64, p.S, 64), (p.S * p.D, 64, p.D)
+        boxes = {"q": 64, "k": tile_keys(c), "v": tile_keys(c), "o": 64}
+        maps = [TileMap(one, (1, p.D // 64, keys, 64), "128B", shape, strides) for one, keys in boxes.items()]
+        name, args = "attention_bulk", ["q", "k", "v", *maps]
     return [
         Launch(
-            "attention",
+            name,
             grid if c["SCHEDULE"] == "one_task" else (c.GRID_BLOCKS,),
             threads(c),
-            ("q", "k", "v", "o", i32(heads), i32(p.S), f32(math.log2(math.e) / math.sqrt(p.D))),
+            (*args, i32(heads), i32(p.S), f32(math.log2(math.e) / math.sqrt(p.D))),
             shared_bytes=shared_bytes(c, p),
             min_blocks=c.MIN_BLOCKS,
             l2_window=None if c["L2_WINDOW"] == "none" else L2Window(c["L2_WINDOW"]),
@@ -403,6 +470,7 @@ def flashinfer(p, t):
 
 
 WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart"}
+RINGS = {"PATH": "bulk", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart", "SCHEDULE": "persistent"}
 STARTING_POINTS = (
     # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
     # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). RESCALE=restart is fastest
@@ -410,8 +478,24 @@ STARTING_POINTS = (
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
+    # The bulk path: two or three warpgroups for many rows; one block for each task, if there are few; three small
+    # blocks for short rows of D = 64 under a causal mask.
+    {**RINGS, "TILE_N": 128},
+    {**RINGS, "TILE_N": 128, "GROUPS": 3},
+    {**RINGS, "TILE_N": 128, "GRID_ORDER": "heads_fast"},
+    {**RINGS, "TILE_N": 64, "GROUPS": 3, "GRID_ORDER": "heads_fast"},
+    {
+        **RINGS,
+        "TILE_N": 64,
+        "GROUPS": 1,
+        "TURNS": "free",
+        "MIN_BLOCKS": 3,
+        "GRID_BLOCKS": 396,
+        "GRID_ORDER": "heads_fast",
+    },
+    {**RINGS, "TILE_N": 112, "GROUPS": 3, "SCHEDULE": "one_task"},
 )
-"""Default choices of other attention kernels, combined with RESCALE=restart."""
+"""Default choices of other attention kernels, and the fastest of the bulk path, combined with RESCALE=restart."""
 
 kernel = Kernel(
     name="attention",

@@ -15,7 +15,7 @@ __device__ __forceinline__ void multiply_qk(ScoresOf<TILES>& s, const Query& q, 
 #pragma unroll
       for (int i = 0; i < 4; ++i) b[i] = direct.row[2 * n + i / 2].word(k, i % 2);
     } else {
-      ldmatrix_x4(b, k_tile + n * 16 * ROW_BYTES + chunk_offset<BLOCK_N>(row, 2 * k + chunk));
+      ldmatrix_x4(b, k_tile + n * 16 * ROW_BYTES + chunk_offset<TILE_KEYS>(row, 2 * k + chunk));
     }
 #pragma unroll
     for (int m = 0; m < TILES_M; ++m) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
 #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
     u32 b[4];
-    ldmatrix_x4_trans(b, v_tile + n * 16 * ROW_BYTES + chunk_offset<BLOCK_N>(at.lane % 16, 2 * d + at.lane / 16));
+    ldmatrix_x4_trans(b, v_tile + n * 16 * ROW_BYTES + chunk_offset<TILE_KEYS>(at.lane % 16, 2 * d + at.lane / 16));
 #pragma unroll
     for (int m = 0; m < TILES_M; ++m) {
       mma(rows.output[m][2 * d], p[m], b[0], b[1]);

@@ -5,15 +5,16 @@
 #pragma once
 
 #include "../common/mma.cuh"
-#if TENSOR_CORES == TENSOR_CORES_WGMMA
+#if PATH == PATH_BULK || TENSOR_CORES == TENSOR_CORES_WGMMA
 #include "../common/wgmma.cuh"
 #endif
 
-constexpr bool SPECIALISED = WARP_ROLES == WARP_ROLES_LOADERS;
+constexpr bool SPECIALISED = BULK || WARP_ROLES == WARP_ROLES_LOADERS;
 constexpr bool DIRECT = QK_PATH == QK_PATH_DIRECT;  // Q and K directly into fragments
 constexpr bool RESIDENT = KV_BUFFERS == KV_BUFFERS_RESIDENT, ROTATED = KEY_WALK == KEY_WALK_ROTATED;
 constexpr bool MERGE_HALVES = MERGE == MERGE_FP16;  // partial outputs in 16 bits instead of fp32
-constexpr bool ONLY_SPLIT = KEY_SPLITS == 1 && !SPECIALISED;
+constexpr bool ONLY_SPLIT = SPLITS == 1 && (!SPECIALISED || BULK);
+constexpr int QUERY_ROWS = BULK ? 64 : TILE_ROWS;  // rows of a tile of Q
 constexpr int PRODUCER_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
 
 // A power of two, so that its product with the scale is exact, and a completely masked row gives 2^0 instead of NaN.
@@ -50,12 +51,15 @@ __device__ __forceinline__ void thread_max(float (&top)[2], const Fragment16 (&s
 #include "../common/attention_softmax.cuh"
 #include "fragments.cuh"
 #include "softmax.cuh"
-#if TENSOR_CORES == TENSOR_CORES_WGMMA
+#if PATH == PATH_BULK || TENSOR_CORES == TENSOR_CORES_WGMMA
 #include "wgmma_loop.cuh"
 #else
 #include "mma_loop.cuh"
 #endif
 #include "output.cuh"
+#if PATH == PATH_BULK
+#include "ring_loop.cuh"
+#endif
 
 /// Loads and processes all keys of a split.
 __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, const Half* rows_of_q, Rows& rows,
@@ -126,7 +130,7 @@ __device__ __forceinline__ void producer_loop(const Element* k, const Element* v
     if (group <= steps) {
       if (group >= STAGES) named_barrier_sync<THREADS>(FIRST_EMPTY_BARRIER + group % STAGES);
 #pragma unroll 1
-      for (u32 split = 0; split < KEY_SPLITS; ++split) {
+      for (u32 split = 0; split < SPLITS; ++split) {
         const KeyStream keys{k, v, memory + split * SPLIT_BYTES, thread, split, steps, length, shift};
         keys.load_group<PRODUCER_THREADS>(group);
       }
@@ -139,13 +143,13 @@ __device__ __forceinline__ void producer_loop(const Element* k, const Element* v
   }
 }
 
-/// Computes attention for rows [m_block * BLOCK_M, ...) of one head.
+/// Computes attention for rows [m_block * TILE_ROWS, ...) of one head.
 __device__ __forceinline__ void attend(const Tensors& head, unsigned char* shared, int m_block, int length,
                                        float scale) {
   const ThreadCoord at;
   const u32 memory = shared_address(shared);
-  const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
-  const u32 splits = memory + BLOCK_M * ROW_BYTES, exchange = splits + KEY_SPLITS * SPLIT_BYTES;
+  const int first_row = m_block * TILE_ROWS, rows_left = length - first_row;
+  const u32 splits = memory + TILE_ROWS * ROW_BYTES, exchange = splits + SPLITS * SPLIT_BYTES;
   const int steps = steps_of(at.split, first_row, length);
   const int shift = ROTATED && steps > 0 ? m_block % steps : 0;
   if constexpr (SPECIALISED) {
@@ -158,7 +162,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
                        length, shift};
 
   const Half* const rows_of_q = head.q + first_row * D;
-  if constexpr (!DIRECT) load_tile<BLOCK_M, CONSUMER_THREADS, ROW_TAIL>(memory, rows_of_q, rows_left, at.thread);
+  if constexpr (!DIRECT) load_tile<TILE_ROWS, CONSUMER_THREADS, ROW_TAIL>(memory, rows_of_q, rows_left, at.thread);
   const int longest = steps_of(0, first_row, length);
   Query q{memory};
   Rows rows;
@@ -169,7 +173,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   }
 
   Half* o = head.o + first_row * D;
-  if constexpr (KEY_SPLITS == 1) {
+  if constexpr (SPLITS == 1) {
     store_output(o, rows, memory, rows_left, at);
   } else {
     sync_split(at.split);  // all reads of this split's keys are done

@@ -21,7 +21,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
       for (int n = 0; n < D / 8; ++n) {
         const Half2 pair = scaled_pair(rows.output[m][n], half, factor);
         if constexpr (OUTPUT == OUTPUT_STAGED) {
-          store_shared(staging + chunk_offset<BLOCK_M>(row, n) + 4 * at.column_pair(), pair);
+          store_shared(staging + chunk_offset<TILE_ROWS>(row, n) + 4 * at.column_pair(), pair);
         } else if (!ROW_TAIL || row < rows_left) {
           store_global(o + row * D + n * 8 + 2 * at.column_pair(), pair);
         }
@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
     for (int i = 0; i < TILES_M * 16 * (D / 8) / 32; ++i) {
       const int index = i * 32 + at.lane, row = at.warp_m * TILES_M * 16 + index / (D / 8), chunk = index % (D / 8);
       if (!ROW_TAIL || row < rows_left)
-        store_global(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset<BLOCK_M>(row, chunk)).v);
+        store_global(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset<TILE_ROWS>(row, chunk)).v);
     }
   }
 }
@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32
       const int row = at.row(m, half);
       const float sum = rows.sum[m][2 * half];
       if (at.column_pair() == 0)
-        store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
+        store_shared_floats(exchange + (at.split * TILE_ROWS + row) * 8, rows.reference[m][half], sum);
       const float factor = rcp_approx(sum);  // normalised partial outputs have the range of the inputs
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {

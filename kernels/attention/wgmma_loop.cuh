@@ -16,13 +16,13 @@ __device__ __forceinline__ void pack_step(StepProbabilities& p, const Scores& s)
 /// Starts s = Q K^T for all keys of a step, or the first ones. HELD: Q is in registers.
 template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
 __device__ __forceinline__ void start_scores(ScoresOf<TILES>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
-  const MatrixDescriptor<128> keys(k_tile), queries(q.address + at.warp_m / 4 * (64 * PITCH));
+  const MatrixDescriptor<128> keys(k_tile), queries(q.address + (BULK ? 0 : at.warp_m / 4 * (64 * PITCH)));
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const u32 panel = k / 4, within = k % 4 * 32;
-    const auto b = keys.at(panel * (BLOCK_N * PITCH) + within);
+    const auto b = keys.at(panel * (TILE_KEYS * PITCH) + within);
     if constexpr (HELD) wgmma<0>(s[0], q.fragment[0][k], b, k > 0);
-    else wgmma<0>(s[0], queries.at(panel * (BLOCK_M * PITCH) + within), b, k > 0);
+    else wgmma<0>(s[0], queries.at(panel * (QUERY_ROWS * PITCH) + within), b, k > 0);
   }
   wgmma_commit_group();
 }
@@ -30,7 +30,7 @@ __device__ __forceinline__ void start_scores(ScoresOf<TILES>& s, const Query& q,
 /// Starts output += P V for 16 TILES keys, and with ROW_SUM_ONES_MMA the row sums as P times ones.
 template <int TILES>
 __device__ __forceinline__ void start_output(Rows& rows, const Probabilities (&p)[TILES], u32 v_tile) {
-  const MatrixDescriptor<128> values(v_tile, BLOCK_N * PITCH);
+  const MatrixDescriptor<128> values(v_tile, TILE_KEYS * PITCH);
 #pragma unroll
   for (int n = 0; n < TILES; ++n) wgmma<1>(rows.output[0], p[n][0], values.at(n * 16 * PITCH), true);
   wgmma_commit_group();

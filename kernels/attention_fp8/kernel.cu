@@ -24,6 +24,7 @@ using Element = Byte;
 constexpr int D = HEAD_DIM;
 constexpr bool FOLDED = BIASED && ZERO_POINT == ZERO_POINT_FOLDED;
 constexpr int CONSUMER_THREADS = THREADS;
+constexpr int TILE_ROWS = BLOCK_M, ROW_WARPS = WARPS_M, TILE_KEYS = BLOCK_N, SPLITS = KEY_SPLITS;
 constexpr bool SPECIALISED = false, WGMMA = false, DIRECT = false, ROTATED = false;  // choices of attention only
 constexpr bool MERGE_HALVES = true, ONLY_SPLIT = false;
 

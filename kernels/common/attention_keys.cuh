@@ -30,11 +30,11 @@ struct KeyStream {
   __device__ __forceinline__ int first_key(int step) const {
     int walked = step;
     if constexpr (ROTATED) walked = step + shift < steps ? step + shift : step + shift - steps;
-    return walked * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
+    return walked * STEP_KEYS + static_cast<int>(split) * TILE_KEYS;
   }
   template <int COPIERS>
   __device__ __forceinline__ void load(u32 tile, const Element* tensor, int first) const {
-    load_tile<BLOCK_N, COPIERS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
+    load_tile<TILE_KEYS, COPIERS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
   }
   template <int COPIERS>
   __device__ __forceinline__ void load_group(int group) const {

@@ -11,7 +11,7 @@
 
 template <int TILES>  // of 8 keys
 using ScoresOf = ScoreFragment[TILES_M][TILES];
-using Scores = ScoresOf<BLOCK_N / 8>;
+using Scores = ScoresOf<TILE_KEYS / 8>;
 using Probabilities = u32[TILES_M][4];  // A fragments of one tile of 16 keys
 
 __device__ __forceinline__ void clear(Fragment32& c) { c[0] = c[1] = c[2] = c[3] = 0.f; }
@@ -104,20 +104,20 @@ __device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES
 /// Adds the splits' partial outputs, weighted by their share of the row's sum; each thread reads 16 bytes at a time.
 __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left,
                                                const ThreadCoord& at, float scale_of_output = 1.f) {
-  constexpr int COLUMNS = MERGE_HALVES ? 8 : 4, PER_ROW = D / COLUMNS, TASKS = BLOCK_M * PER_ROW;
+  constexpr int COLUMNS = MERGE_HALVES ? 8 : 4, PER_ROW = D / COLUMNS, TASKS = TILE_ROWS * PER_ROW;
 #pragma unroll
   for (int i = 0; i < ceil_div(TASKS, CONSUMER_THREADS); ++i) {
     const int task = i * CONSUMER_THREADS + at.thread, row = task / PER_ROW, part = task % PER_ROW;
     if (TASKS % CONSUMER_THREADS != 0 && task >= TASKS) break;
     if (ROW_TAIL && row >= rows_left) continue;
-    float reference[KEY_SPLITS], weight[KEY_SPLITS], top = 0.f, total = 0.f, sum[COLUMNS] = {};
+    float reference[SPLITS], weight[SPLITS], top = 0.f, total = 0.f, sum[COLUMNS] = {};
 #pragma unroll
-    for (int s = 0; s < KEY_SPLITS; ++s) {
-      load_shared_floats(exchange + (s * BLOCK_M + row) * 8, reference[s], weight[s]);
+    for (int s = 0; s < SPLITS; ++s) {
+      load_shared_floats(exchange + (s * TILE_ROWS + row) * 8, reference[s], weight[s]);
       top = s == 0 ? reference[s] : fmaxf(top, reference[s]);
     }
 #pragma unroll
-    for (int s = 0; s < KEY_SPLITS; ++s) {
+    for (int s = 0; s < SPLITS; ++s) {
       const float scale = exp2_approx(reference[s] - top);
       total += scale * weight[s];
       weight[s] = MERGE_HALVES ? scale * weight[s] : scale;

@@ -1,6 +1,6 @@
 // The warps of a block of attention: their rows, their keys, and their barriers.
 //
-// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split has its own keys,
+// The block's warps form ROW_WARPS x SPLITS: along the query rows, and along the keys. Each split has its own keys,
 // shared memory and named barrier. The kernel defines SPECIALISED (whether producer warps load the keys), CONSUMER_THREADS,
 // WGMMA, and ONLY_SPLIT (whether the index of the split is the constant 0).
 #pragma once
@@ -9,13 +9,13 @@
 #include "../common/numbers.cuh"
 #include "../common/types.cuh"
 
-constexpr int SPLIT_THREADS = 32 * WARPS_M;
+constexpr int SPLIT_THREADS = 32 * ROW_WARPS;
 constexpr int UNROLL_STEPS = UNROLL;     // #pragma unroll reads constants, not macros
-constexpr int KEY_TILES = BLOCK_N / 16;  // tiles of 16 keys: the depth of one P V mma
+constexpr int KEY_TILES = TILE_KEYS / 16;  // tiles of 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
-constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
+constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % TILE_ROWS != 0;
 constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be masked
-constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1 && !SPECIALISED;
+constexpr bool IDLE_SPLITS = EDGES && SPLITS > 1 && !SPECIALISED;
 
 /// Position of this thread: its rows, keys and fragment elements.
 struct ThreadCoord {
@@ -25,8 +25,8 @@ struct ThreadCoord {
     lane = thread % 32;
     // wgmma needs matrix descriptors in uniform registers; a shuffle makes the value uniform for the compiler.
     const u32 warp = WGMMA ? __shfl_sync(~0u, thread / 32, 0) : thread / 32;
-    warp_m = warp % WARPS_M;
-    split = ONLY_SPLIT ? 0 : warp / WARPS_M;
+    warp_m = warp % ROW_WARPS;
+    split = ONLY_SPLIT ? 0 : warp / ROW_WARPS;
   }
   __device__ __forceinline__ int row(int m, int half) const {  // row of accumulator elements 2 * half, 2 * half + 1
     return (warp_m * TILES_M + m) * 16 + half * 8 + lane / 4;
@@ -47,8 +47,8 @@ __device__ __forceinline__ void sync_consumer_warps() {
 }
 /// Synchronises the warps that read the same keys.
 __device__ __forceinline__ void sync_split(int split) {
-  if constexpr (KEY_SPLITS == 1 || SPECIALISED) sync_consumer_warps();
-  else if constexpr (WARPS_M == 1) __syncwarp();
+  if constexpr (SPLITS == 1 || SPECIALISED) sync_consumer_warps();
+  else if constexpr (ROW_WARPS == 1) __syncwarp();
   else named_barrier_sync<SPLIT_THREADS>(FIRST_SPLIT_BARRIER + split);
 }
 
@@ -56,6 +56,6 @@ __device__ __forceinline__ void sync_split(int split) {
 __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
   if constexpr (SPECIALISED) split = 0;
-  const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
-  return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
+  const int visible = CAUSAL ? min(length, first_row + TILE_ROWS) : length;
+  return ceil_div(max(visible - static_cast<int>(split) * TILE_KEYS, 0), STEP_KEYS);
 }

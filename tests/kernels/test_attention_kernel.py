@@ -14,10 +14,11 @@ from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
-from evokern.declaration.feasibility import check
+from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.render import render
 from evokern.device.sim.arguments import drawn
 from evokern.device.sim.jobs import SimSettings
+from evokern.device.sim.program import ordered
 from evokern.device.sim.worker import SimWorker
 from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import CHIPS
@@ -27,6 +28,9 @@ from evokern.study.settings import GateSettings, SimulationSettings, TimingSetti
 FOLDER = KERNELS / "attention"
 KERNEL = load_kernel(FOLDER)
 WGMMA = {"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "WARPS_M": 4}
+BULK = {"PATH": "bulk", "Q_LOCATION": "shared", "ROW_SUM": "add", "GROUPS": 1, "TURNS": "free", "TILE_N": 64}
+TURNS = BULK | {"GROUPS": 2, "TURNS": "alternate"}
+PERSISTENT = {"SCHEDULE": "persistent", "GRID_BLOCKS": 58}
 DIRECT = {"KV_BUFFERS": "resident", "QK_PATH": "direct", "BLOCK_N": 16, "KEY_SPLITS": 8, "BLOCK_M": 32, "WARPS_M": 2}
 PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128,dtype=bf16", "1,1,1,128,causal=1")
 
@@ -91,6 +95,15 @@ def test_feasible_candidates_compile(chip, ways):
         ("1,1,72,64,causal=1,dtype=bf16", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),
         ("1,1,24,64,dtype=bf16", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
         ("1,1,136,128,causal=1,dtype=bf16", WGMMA | {"LOOP_ORDER": "plain", "Q_LOCATION": "shared", "MERGE": "fp32"}),
+        # Tensor copies: tails, alternating warpgroups, and persistent blocks with one or two tasks.
+        ("1,1,200,128", TURNS | {"RESCALE": "lazy"}),
+        ("1,1,264,64,causal=1,dtype=bf16", TURNS | {"STAGES": 3, "ROW_SUM": "ones_mma"}),
+        ("1,1,200,64,causal=1", BULK | {"GROUPS": 3, "TILE_N": 80, "STATIC_SEQ": 0}),
+        (
+            "1,30,72,64,causal=1",
+            BULK | PERSISTENT | {"GRID_ORDER": "heads_fast", "MIN_BLOCKS": 3},
+        ),
+        ("1,30,72,128", BULK | PERSISTENT | {"Q_LOCATION": "registers"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
@@ -111,6 +124,8 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
             {"SCHEDULE": "persistent", "GRID_BLOCKS": 58, "BLOCK_M": 32, "WARPS_M": 2, "Q_LOCATION": "shared"},
         ),
         ("1,1,256,64", WGMMA | {"Q_LOCATION": "shared", "ROW_SUM": "add"}),
+        ("1,1,200,64,causal=1,dtype=bf16", TURNS),
+        ("1,1,136,128", BULK | {"ROW_SUM": "ones_mma", "STATIC_SEQ": 0}),
         pytest.param("1,1,200,64,dtype=bf16", {}, marks=pytest.mark.slow),
     ],
 )
@@ -197,10 +212,31 @@ def test_a_fault_of_bf16_is_caught(name, right, broken, tmp_path):
     assert not SimWorker(settings)._check(kernel.space.default(), problem).passed
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("right", "broken"),
+    [
+        ("    mbarrier_wait(exchange().full, phase);\n", ""),
+        ("    mbarrier_wait(empty(), phase ^ 1);\n", ""),
+        ("announce(TILE_BYTES, phase)", "announce(TILE_BYTES / 2, phase)"),
+        ("    mbarrier_wait(query.full, query_phase);\n", ""),
+        ("    keys.release(at.lane);\n    mask_edges(s, step", "    mask_edges(s, step"),
+        ("  fence_proxy_async();\n", ""),
+        ("  if (IN_TURN && group + 1 == GROUPS) turn.pass();\n", ""),
+        ("first_row + 64 * group, 0, head);\n    }", "first_row, 0, head);\n    }"),
+    ],
+)
+def test_a_fault_of_tensor_copies_is_caught(right, broken, tmp_path):
+    """One change of the text, and the launch has a finding, does not end, or gives wrong answers."""
+    kernel = edited_kernel(tmp_path, "attention", "attention/ring_loop.cuh", right, broken)
+    result, got, expected = _launched(kernel, "1,1,264,64", TURNS)
+    assert result.findings or not result.completed or not (got - expected).norm() < 0.01 * expected.norm()
+
+
 @cache
-def _compiled(config, problem, architecture):
+def _compiled(folder, config, problem, architecture):
     """Return the PTX of a candidate, which inputs of every magnitude share."""
-    built = render(KERNEL, config, problem)
+    built = render(load_kernel(folder), config, problem)
     architecture += built.architecture_suffix
     return compile_program(
         built.source, built.name, built.headers, built.options, built.entries, architecture, line_info=True
@@ -215,10 +251,18 @@ def _error_on_the_ptx_machine(problem, choices, magnitude=1):
 
 def _answers_on_the_ptx_machine(problem, choices, magnitude=1, *, broken_row=None):
     """Return the answer and the reference, of inputs whose row `broken_row` of q is NaN."""
-    p = KERNEL.problem(problem)
-    config = KERNEL.space.canonical({**KERNEL.space.default(), **choices})
-    chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
-    program = _compiled(config, p, chip.architecture.replace("sm_", "compute_"))
+    result, got, expected = _launched(KERNEL, problem, choices, magnitude, broken_row)
+    assert result.findings == ()
+    return got, expected
+
+
+def _launched(kernel, problem, choices, magnitude=1, broken_row=None):
+    """Return the result of one launch on the PTX machine, its answer, and the reference."""
+    p = kernel.problem(problem)
+    config = kernel.space.canonical({**kernel.space.default(), **choices})
+    chip = CHIPS["h200" if "wgmma" in config.values() or config["PATH"] == "bulk" else "l4"]
+    assert check(kernel, config, [p], chip, essential=True) is None
+    program = _compiled(kernel.folder, config, p, chip.architecture.replace("sm_", "compute_"))
     torch.manual_seed(0)
     shape = (p.B, p.H, p.S, p.D)
     scales = {"q": magnitude, "k": magnitude, "v": 1}
@@ -229,18 +273,15 @@ def _answers_on_the_ptx_machine(problem, choices, magnitude=1, *, broken_row=Non
     bits = {name: tensor.view(torch.int16).numpy() for name, tensor in inputs.items()}
     buffers = {name: memory.allocate(name, array, writable=False) for name, array in bits.items()}
     buffers["o"] = memory.allocate("o", np.full(shape, -1, np.int16), initialised=False)  # NaN of either type
-    (launch,) = KERNEL.launches(config, p)
-    kinds = {"i32": np.int32, "f32": np.float32}
-    arguments = [buffers[a] if isinstance(a, str) else kinds[a.dtype](a.value) for a in launch.args]
+    (launch,) = launches_of(kernel, config, p)
     result = simt.launch(
         simt.parse(program.ptx),
-        simt.LaunchSpec(program.lowered["attention"], launch.grid, launch.block, dynamic_shared=launch.shared_bytes),
-        arguments,
+        simt.LaunchSpec(program.lowered[launch.entry], launch.grid, launch.block, dynamic_shared=launch.shared_bytes),
+        ordered(launch, buffers),
         memory,
     )
-    assert result.findings == ()
-    expected = KERNEL.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
-    return torch.from_numpy(buffers["o"].read()).view(_dtype(p)).double(), expected
+    expected = kernel.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
+    return result, torch.from_numpy(buffers["o"].read()).view(_dtype(p)).double(), expected
 
 
 def _dtype(problem):

@@ -197,7 +197,7 @@ class SimulatedProgram:
                 return simt.launch(
                     self.module,
                     self._spec(launch, blocks),
-                    _ordered(launch, arguments),
+                    ordered(launch, arguments),
                     memory,
                     replace(options, instruction_limit=limit),
                     constants=_constants(arguments),
@@ -254,7 +254,7 @@ class SimulatedProgram:
             return simt.launch_many(
                 self.module,
                 self._spec(launch, blocks),
-                [_ordered(launch, named) for named in arguments],
+                [ordered(launch, named) for named in arguments],
                 memory,
                 simt.LaunchOptions(
                     instruction_limit=instruction_limit,
@@ -343,7 +343,7 @@ def _simulating(launch: Launch, blocks: Sequence[int] | None) -> str:
     return f"simulating {launch.entry}, {count_noun(launch.blocks if blocks is None else len(blocks), 'block')}"
 
 
-def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:
+def ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:
     """Return the launch arguments in the order of the entry point's parameters."""
     return [arguments[item] if isinstance(item, str) else _value(item, arguments) for item in launch.args]
 

@@ -1,0 +1,279 @@
+// Attention by specialised warps (PATH=bulk): one thread of the loading warps has the copy engine fill rings of
+// tiles of K and V; each computing warpgroup has 64 rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608).
+//
+// Shared memory: Q and the output (64 rows for each warpgroup), rings of K and of V, barriers.
+#pragma once
+
+#include "../common/bulk_copy.cuh"
+#include "../common/cluster.cuh"
+#include "../common/mbarrier.cuh"
+
+constexpr bool IN_TURN = TURNS == TURNS_ALTERNATE;  // warpgroups alternate between products and exponentials
+constexpr u32 ROWS_BYTES = 64 * D * 2;  // one warpgroup's rows of Q or of the output
+constexpr u32 RINGS = 2 * GROUPS * ROWS_BYTES, BARRIERS = RINGS + 2 * STAGES * TILE_BYTES;
+constexpr int GROUP_BARRIER = 1, TURN_BARRIER = GROUP_BARRIER + GROUPS;  // named barriers of the first warpgroup
+
+/// Tensor maps of rows in panels of 64 columns: coordinates are the column, the row, the panel and the head.
+struct Maps {
+  const TensorMap &q, &k, &v, &o;
+};
+
+/// A pair of barriers of a tile: its bytes have come (`full`), and all warps that compute have read it (`empty`).
+struct Exchange {
+  u32 full;
+  __device__ __forceinline__ u32 empty() const { return full + 8; }
+  /// Waits until the tile may be overwritten, and announces its next bytes.
+  __device__ __forceinline__ void announce(u32 bytes, u32 phase) const {
+    mbarrier_wait(empty(), phase ^ 1);
+    mbarrier_arrive_expect(full, bytes);
+  }
+  /// Signals that this warp has read the tile.
+  __device__ __forceinline__ void release(u32 lane) const {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(empty());
+  }
+};
+/// The exchanges of Q of each warpgroup, then of the stages of K and of V.
+__device__ __forceinline__ Exchange exchange_of(u32 memory, u32 index) { return {memory + BARRIERS + 16 * index}; }
+
+/// The next stage of the ring of K (number 0) or V (number 1), and the parity of its phase.
+struct Ring {
+  u32 memory, number, stage = 0, phase = 0;
+  __device__ __forceinline__ Ring(u32 memory, u32 number) : memory(memory), number(number) {}
+  __device__ __forceinline__ u32 tile() const { return memory + RINGS + (number * STAGES + stage) * TILE_BYTES; }
+  __device__ __forceinline__ Exchange exchange() const { return exchange_of(memory, GROUPS + number * STAGES + stage); }
+  __device__ __forceinline__ void advance() {
+    if (++stage == STAGES) stage = 0, phase ^= 1;
+  }
+  /// Starts the copy of the next tile.
+  __device__ __forceinline__ void fill(const TensorMap& map, int first_key, int head) {
+    exchange().announce(TILE_BYTES, phase);
+    tile_load(tile(), map, exchange().full, 0, first_key, 0, head);
+    advance();
+  }
+  /// Waits until the tile has come.
+  __device__ __forceinline__ u32 wait() const {
+    mbarrier_wait(exchange().full, phase);
+    return tile();
+  }
+  __device__ __forceinline__ void release(u32 lane) {
+    exchange().release(lane);
+    advance();
+  }
+};
+
+/// Has the copy engine load Q, K and V of all tasks, in the order in which the warpgroups read them.
+__device__ __forceinline__ void load_tasks(const Maps& maps, u32 memory, int heads, int length) {
+  Ring keys(memory, 0), values(memory, 1);
+  u32 query_phase = 0;
+  const int blocks = ceil_div(length, TILE_ROWS);
+  for_each_task(heads, blocks, [&](int head, int index) {
+    const int first_row = row_block(index, blocks) * TILE_ROWS, steps = steps_of(0, first_row, length);
+    keys.fill(maps.k, 0, head);  // before Q, whose memory becomes free later
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+      const Exchange exchange = exchange_of(memory, group);
+      exchange.announce(ROWS_BYTES, query_phase);
+      tile_load(memory + group * ROWS_BYTES, maps.q, exchange.full, 0, first_row + 64 * group, 0, head);
+    }
+    query_phase ^= 1;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      if (step + 1 < steps) keys.fill(maps.k, (step + 1) * TILE_KEYS, head);
+      values.fill(maps.v, step * TILE_KEYS, head);
+    }
+  });
+}
+
+/// The turn of a warpgroup to start products.
+struct Turn {
+  u32 group;
+  __device__ __forceinline__ void wait() const {
+    if constexpr (IN_TURN) named_barrier_sync<256>(TURN_BARRIER + group);
+  }
+  __device__ __forceinline__ void pass() const {
+    if constexpr (IN_TURN) named_barrier_arrive<256>(TURN_BARRIER + (group + 1 == GROUPS ? 0 : group + 1));
+  }
+};
+
+/// Processes the keys of one task: scores, softmax with the running reference, output.
+__device__ __forceinline__ void process_task(Ring& keys, Ring& values, const Exchange& query, const Query& q, Rows& rows,
+                                             int first_row, int length, float scale, const Turn& turn,
+                                             const ThreadCoord& at) {
+  const int steps = steps_of(0, first_row, length);
+  Scores s;
+  StepProbabilities p;
+  rows.reset();
+  const u32 first = keys.wait();
+  wgmma_fence();
+  start_scores(s, q, first, at);
+  wgmma_wait_group<0>();
+  pin_accumulators(s[0]);
+  keys.release(at.lane);
+  mask_edges(s, 0, first_row, length, at);
+  init_reference(rows, s, scale);
+  exponentiate_step(s, rows, scale);
+  pack_step(p, s);
+#pragma unroll UNROLL_STEPS
+  for (int step = 1; step < steps; ++step) {
+    const u32 k_tile = keys.wait(), v_tile = values.wait();
+    turn.wait();
+    wgmma_fence();
+    start_scores(s, q, k_tile, at);
+    start_output(rows, p, v_tile);
+    turn.pass();
+    wgmma_wait_group<1>();
+    pin_accumulators(s[0]);
+    keys.release(at.lane);
+    mask_edges(s, step * TILE_KEYS, first_row, length, at);
+    Factors factor;
+    const bool outgrown = raise_reference<RESCALE>(rows, s, scale, factor);
+    exponentiate_step(s, rows, scale);
+    wgmma_wait_group<0>();
+    pin_accumulators(rows.output[0]);
+    pin_accumulators(s[0]);  // P may be written from here on; the completed products have read it
+    values.release(at.lane);
+    if (outgrown) rescale_output(rows, factor);
+    pack_step(p, s);
+  }
+  if constexpr (Q_LOCATION == Q_LOCATION_SHARED) query.release(at.lane);  // the products have read it
+  const u32 v_tile = values.wait();
+  wgmma_fence();
+  start_output(rows, p, v_tile);
+  wgmma_wait_group<0>();
+  pin_accumulators(rows.output[0]);
+  values.release(at.lane);
+  reduce_row_sums(rows);
+}
+
+/// Computes this warp's rows again with operands from global memory and references that follow every score. Overflowed
+/// blocks are rare, so this code is short instead of fast.
+__device__ __forceinline__ void process_rows_again(const Tensors& head, Rows& rows, int first_row, int length, float scale,
+                                                   const ThreadCoord& at) {
+  const int group = at.lane / 4, pair = 2 * at.column_pair();
+  const auto word = [&](const Half* tensor, int row, int column) {
+    u32 loaded;
+    load_global<4>(&loaded, tensor + min(row, length - 1) * D + column);
+    return loaded;
+  };
+  rows.reset_without_keys();  // start with references below every score
+  rows.reset();
+  const int warp_row = first_row + at.warp_m * 16, visible = CAUSAL ? min(length, warp_row + 16) : length;
+#pragma unroll 1
+  for (int first = 0; first < visible; first += 16) {
+    ScoresOf<2> s;
+    clear(s[0][0]), clear(s[0][1]);
+#pragma unroll 2
+    for (int depth = 0; depth < D; depth += 16) {
+      u32 a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = word(head.q, warp_row + group + i % 2 * 8, depth + pair + i / 2 * 8);
+#pragma unroll
+      for (int x = 0; x < 2; ++x) {
+        const int key = first + x * 8 + group;
+        mma(s[0][x], a, word(head.k, key, depth + pair), word(head.k, key, depth + pair + 8));
+      }
+    }
+    mask_edges(s, first, first_row, length, at);
+    update_reference<RESCALE_ALWAYS>(rows, s, scale);
+    exponentiate(s, 0, rows, scale);
+    Probabilities p;
+    pack_probabilities(p, s, 0);
+    if constexpr (ROW_SUM == ROW_SUM_ONES_MMA) mma(rows.sum[0], p[0], ONES, ONES);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      u32 b[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const Half* const v = head.v + n * 8 + group;
+        const int key = first + pair + 8 * i;
+        b[i] = v[min(key, length - 1) * D] | static_cast<u32>(v[min(key + 1, length - 1) * D]) << 16;
+      }
+      mma(rows.output[0][n], p[0], b[0], b[1]);
+    }
+  }
+  reduce_row_sums(rows);
+}
+
+/// Stores the output of a warpgroup: through shared memory by the copy engine, which writes no rows past the end.
+__device__ __forceinline__ void copy_output(const TensorMap& map, const Rows& rows, u32 staging, int first_row, int head,
+                                            const ThreadCoord& at) {
+  const int group = at.warp_m / 4;
+  if (at.thread % 128 == 0) bulk_wait_read<0>();  // the previous copy has read the memory
+  named_barrier_sync<128>(GROUP_BARRIER + group);
+  const int row = at.warp_m % 4 * 16 + at.lane % 16, chunk = at.lane / 16;
+  const float factor[2] = {rcp_approx(rows.sum[0][0]), rcp_approx(rows.sum[0][2])};
+#pragma unroll
+  for (int n = 0; n < D / 8; n += 2) {
+    u32 pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = scaled_pair(rows.output[0][n + i / 2], i % 2, factor[i % 2]);
+    stmatrix_x4(staging + chunk_offset<64>(row, n + chunk), pairs);
+  }
+  fence_proxy_async();
+  named_barrier_sync<128>(GROUP_BARRIER + group);
+  if (at.thread % 128 == 0) {
+    tile_store(map, staging, 0, first_row + 64 * group, 0, head);
+    bulk_commit_group();
+  }
+}
+
+/// Computes all tasks of a warpgroup.
+__device__ __forceinline__ void compute_tasks(const Tensors& tensors, const Maps& maps, u32 memory, int heads, int length,
+                                              float scale) {
+  const ThreadCoord at;
+  const u32 group = at.warp_m / 4;
+  const Turn turn{group};
+  Ring keys(memory, 0), values(memory, 1);
+  const Exchange query = exchange_of(memory, group);
+  u32 query_phase = 0;
+  if (IN_TURN && group + 1 == GROUPS) turn.pass();
+  const int blocks = ceil_div(length, TILE_ROWS);
+  for_each_task(heads, blocks, [&](int head, int index) {
+    const int first_row = row_block(index, blocks) * TILE_ROWS;
+    Query q{memory + group * ROWS_BYTES};
+    Rows rows;
+    mbarrier_wait(query.full, query_phase);
+    query_phase ^= 1;
+    q.prepare(at);
+    if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) query.release(at.lane);
+    process_task(keys, values, query, q, rows, first_row, length, scale, turn, at);
+    const size_t offset = static_cast<size_t>(head) * length * D;
+    // A single step uses its own maximum as the reference, so it cannot overflow.
+    if constexpr (RESCALE == RESCALE_RESTART && TOTAL_STEPS != 1) {
+      if (__any_sync(~0u, overflowed(rows)))
+        process_rows_again({tensors.q + offset, tensors.k + offset, tensors.v + offset, nullptr}, rows, first_row, length,
+                           scale, at);
+    }
+    copy_output(maps.o, rows, memory + (GROUPS + group) * ROWS_BYTES, first_row, head, at);
+  });
+  if (at.thread % 128 == 0) bulk_wait_read<0>();  // shared memory must outlive the copies
+  if (IN_TURN && group == 0) turn.wait();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+attention_bulk(const Half* q, const Half* k, const Half* v, const __grid_constant__ TensorMap q_map,
+               const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
+               const __grid_constant__ TensorMap o_map, int heads, int seq_len, float scale_log2e) {
+  extern __shared__ __align__(1024) unsigned char shared[];  // wgmma's swizzle repeats after 1024 bytes
+  const Maps maps{q_map, k_map, v_map, o_map};
+  const u32 memory = shared_address(shared);
+  const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < GROUPS + 2 * STAGES; ++i) {
+      const Exchange exchange = exchange_of(memory, i);
+      mbarrier_init(exchange.full, 1);
+      mbarrier_init(exchange.empty(), i < GROUPS ? 4 : ROW_WARPS);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= CONSUMER_THREADS) {
+    if constexpr (LOAD_REGISTERS < COMPUTE_REGISTERS) registers_decrease<LOAD_REGISTERS>();
+    if (threadIdx.x == CONSUMER_THREADS) load_tasks(maps, memory, heads, length);
+  } else {
+    if constexpr (LOAD_REGISTERS < COMPUTE_REGISTERS) registers_increase<COMPUTE_REGISTERS>();
+    compute_tasks({q, k, v, nullptr}, maps, memory, heads, length, scale_log2e);
+  }
+}
