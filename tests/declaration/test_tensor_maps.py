@@ -185,6 +185,16 @@ def test_an_exported_program_with_maps_passes(mapped: Kernel, tmp_path: Path) ->
     program = standalone(mapped, candidate(), mapped.problem("100,72"), H100, Provenance())
     source = tmp_path / "best.cu"
     source.write_text(program)
-    subprocess.run([str(find_tool("nvcc")), "-std=c++17", "-arch=sm_90a", "-o", tmp_path / "best", source], check=True)
+    subprocess.run(
+        [
+            str(find_tool("nvcc")),
+            "-std=c++17",
+            "-gencode=arch=compute_90a,code=sm_90a",
+            "-o",
+            tmp_path / "best",
+            source,
+        ],
+        check=True,
+    )
     told = subprocess.run([tmp_path / "best"], check=True, capture_output=True, text=True).stdout
     assert "PASS" in told
