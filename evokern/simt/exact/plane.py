@@ -101,7 +101,7 @@ class ShadowPlane:
     def units(self, key: Key) -> Array | None:
         """Return the words of a row, one per unit and lane; None if it is raw."""
         words = self.rows.get(key)
-        return None if words is None else _whole(key, words)
+        return None if words is None else whole_row(key, words)
 
     def put(self, key: Key, words: Array | None, mask: Array | None) -> None:
         """Replace the words of a row where the mask is set; arrays in `rows` are never changed in place."""
@@ -120,7 +120,7 @@ class ShadowPlane:
             self.rows[key] = np.where(mask, words, RAW)
             return
         if old.shape[0] != words.shape[0]:
-            words, old = _whole(key, words), _whole(key, old)
+            words, old = whole_row(key, words), whole_row(key, old)
         self.rows[key] = np.where(mask, words, old)
 
 
@@ -194,7 +194,7 @@ class Site:
             if words is None:
                 return embedded_bits(base, bits(), number)
             if base in HALVES:
-                words = _whole(key, words)
+                words = whole_row(key, words)
                 return valued(words if pair else words[0], bits(), base, number)
             if base in BYTES:
                 return valued(self.split(words[0]), bits(), base, number)
@@ -315,7 +315,7 @@ class Site:
         return 0 if key is None else UNITS[key[0]]
 
 
-def _whole(key: Key, words: Array) -> Array:
+def whole_row(key: Key, words: Array) -> Array:
     """Return the words of all units of a row, which may have a single word for a whole number."""
     return parts(words[0], UNITS[key[0]]) if words.shape[0] < UNITS[key[0]] else words
 

@@ -529,12 +529,11 @@ def exact_run(
     launches, fault, stopped, roots = launches_of(kernel, config, problem), "", "", False
     for number, launch in enumerate(launches, 1):
         result = program.launch(
-            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, count=True,
-            enough=lambda counters: exact.is_late(), record_paths=True, exact=exact,
+            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact,
         )  # fmt: skip
         roots |= any(one.opcode in ("sqrt", "rsqrt") for one in program.entry(launch).instructions)
         found = found.merged(result.paths or NO_PATHS)
-        issued += 0 if result.counters is None else int(result.counters.total_warp_instructions)
+        issued += result.warp_instructions
         if exact.late:
             spent = time.monotonic() - began
             stopped = f"was stopped after {spent:.0f} s, in launch {number} of {len(launches)}, at {issued:,} warp "
