@@ -43,6 +43,8 @@ from evokern.simt.state import MachineState
 
 Key = tuple[str, int]
 """Register class and row."""
+Name = tuple[int, str]
+"""Number of a function and a register in it."""
 UNITS = {"16": 1, "32": 2, "64": 4}
 """Register class → units of two bytes."""
 HALVES, BYTES = ("f16", "bf16"), ("e4m3", "e5m2")
@@ -55,8 +57,22 @@ class ShadowPlane:
     row is raw: each value is the number that its real bits represent.
     """
 
-    def __init__(self, state: MachineState, exact: ExactMemory, bind: Callable[[list[Site]], list[Action]]) -> None:
-        self._bind = bind
+    def __init__(
+        self,
+        state: MachineState,
+        exact: ExactMemory,
+        bind: Callable[[list[Site]], list[Action]],
+        carriers: tuple[frozenset[int], frozenset[Name]],
+    ) -> None:
+        """Create the shadow.
+
+        Args:
+            state: the machine's state.
+            exact: shadow of global memory.
+            bind: function that binds independent instructions.
+            carriers: instructions that may access a shadow, and registers that may have one.
+        """
+        self._bind, (self._relevant, self.names) = bind, carriers
         self.state, self.exact = state, exact
         self.lanes = state.batch.lanes
         self.first = exact.site(state.batch.program)
@@ -94,7 +110,8 @@ class ShadowPlane:
 
     def before(self, numbers: Sequence[int]) -> list[Action]:
         """Return the steps that update the shadow; they run before the instructions, which may run as one group."""
-        return self._bind([Site(self, number) for number in numbers])
+        sites = [Site(self, number) for number in numbers if number in self._relevant]
+        return self._bind(sites) if sites else []
 
     # ---- registers
 
@@ -155,8 +172,10 @@ class Site:
         return None if active.full else active.mask
 
     def key(self, operand: Operand) -> Key | None:
-        """Return the row of a register operand; None for other operands and predicates."""
-        known = self.routine.slots.get(operand.name) if isinstance(operand, Register) else None
+        """Return the row of a register that may have a shadow; None for other operands and predicates."""
+        if not isinstance(operand, Register) or (self.routine.number, operand.name) not in self.plane.names:
+            return None
+        known = self.routine.slots.get(operand.name)
         return None if known is None or known[0] == "pred" else (known[0], known[1])
 
     def keys(self, operand: Operand | None) -> list[Key]:
@@ -186,6 +205,8 @@ class Site:
             return lambda: self.bad_value(NO_RULE)
         bits, key, plane, number = self.bits(operand, kind), self.key(operand), self.plane, self.number
         if key is None:
+            if isinstance(operand, Register):
+                return lambda: embedded_bits(base, bits(), number)
             constant = embedded_bits(base, bits(), number)
             return lambda: constant
 
