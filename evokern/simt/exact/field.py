@@ -219,14 +219,15 @@ def matmul(x: Value, y: Value, z: Value | None = None) -> Value:
 
 def _matmul(x: Array, y: Array, z: Array | None, modulus: np.uint64) -> Array:
     """Multiply matrices with one factor in two limbs, so that every float64 sum is exact."""
-    columns = y.shape[-1]
-    limbs = np.empty((*y.shape[:-1], 2 * columns))
-    limbs[..., :columns], limbs[..., columns:] = y & np.uint64(0xFFFF), y >> np.uint64(16)
-    found = np.matmul(x.astype(np.float64), limbs).astype(np.uint64)
-    high = reduced(found[..., columns:], modulus)
+    limbs = np.empty((2, *y.shape))
+    limbs[0], limbs[1] = y & np.uint64(0xFFFF), y >> np.uint64(16)
+    low, high = np.matmul(x.astype(np.float64), limbs).astype(np.uint64)
+    high = reduced(high, modulus)
     high <<= np.uint64(16)
-    high += found[..., :columns]
-    return reduced(high if z is None else high + z, modulus)
+    high += low
+    if z is not None:
+        high += z
+    return reduced(high, modulus)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -28,27 +29,33 @@ def _product(site: Site) -> Action | None:
     """Bind mma and wmma.mma."""
     if site.i.opcode == "wmma" and not site.i.has("mma"):
         return _fragment_move(site)
-    return bind_products([site])
+    return bind_products([site])[0]
 
 
-def bind_products(sites: list[Site]) -> Action | None:
-    """Bind independent matrix products of one kind to run as a single product."""
-    site, form = sites[0], mma_of(sites[0].i)
-    plane = site.plane
+def bind_products(sites: list[Site]) -> list[Action]:
+    """Bind independent matrix products of one kind; those with the same first factor become one wide product."""
+    form = mma_of(sites[0].i)
     kinds = {"a": form.a_type, "b": getattr(form, "b_type", form.a_type), "c": form.c_type, "d": form.d_type}
     if not set(kinds.values()) <= WIDTHS.keys():
-        return _integer_products(sites, BITS if form.d_type == "s32" else NO_RULE)
+        return [_integer_products(sites, BITS if form.d_type == "s32" else NO_RULE)]
+    of_factor: dict[tuple[int, ...], list[Site]] = {}
+    for one in sites:
+        rows = tuple(slot_of(item, one.binder, _file(kinds["a"])) for item in items_of(one.i.operands[1]))
+        of_factor.setdefault(rows, []).append(one)
+    of_count: dict[int, list[Site]] = {}
+    for some in of_factor.values():
+        of_count.setdefault(len(some), []).extend(some)
+    return [_bind_product(some, count, form, kinds) for count, some in of_count.items()]
+
+
+def _bind_product(sites: list[Site], count: int, form: Any, kinds: dict[str, str]) -> Action:
+    """Bind products, of which each `count` in a row have the same first factor."""
+    site, plane = sites[0], sites[0].plane
     fragments = {
         one: form.fragments[one] if isinstance(form, Wmma) else mma_fragment(one, kind, form.shape)
         for one, kind in kinds.items()
     }
     m, n, k = form.shape
-    # Products with the same first factor become one product with a wider second factor.
-    first = [tuple(slot_of(item, one.binder, _file(kinds["a"])) for item in items_of(one.i.operands[1])) for one in sites]
-    count = first.count(first[0])
-    if any(first.count(one) != count for one in first):
-        first, count = [(number,) for number in range(len(sites))], 1
-    sites = [one for _, one in sorted(zip(first, sites, strict=True), key=lambda item: item[0])]
     read = [
         _matrix_reader(sites[::step], at, kinds[one], fragments[one], extent, count // step)
         for at, (one, extent, step) in enumerate((("a", (m, k), count), ("b", (k, n), 1), ("c", (m, n), 1)), 1)
@@ -231,8 +238,9 @@ def _load_matrix(site: Site) -> Action | None:
 
     def run() -> None:
         words, mask = site.plane.spaces["shared"].words.take(places(), mode="clip"), site.mask()
+        some = bool(words.any())
         for number, item in enumerate(items):
-            site.put_units(item, words[number], mask)
+            site.put_units(item, words[number] if some else None, mask)
 
     return run
 

@@ -77,6 +77,8 @@ class ShadowPlane:
         self.lanes = state.batch.lanes
         self.first = exact.site(state.batch.program)
         self.rows: dict[Key, Array] = {}
+        self.last: dict[Key, tuple[Array, str, Value]] = {}
+        """Last words that an instruction wrote to a row, with their format and their values."""
         self._shared = np.zeros(state.shared.bytes.size // 2, np.uint64)
         self._local = np.zeros(state.local.bytes.size // 2, np.uint64)
         self._params = state.params.shadow = np.zeros((state.params.area.shape[0], state.params.stride // 2), np.uint64)
@@ -103,6 +105,7 @@ class ShadowPlane:
         if self.exact.is_late():
             raise LaunchStopped
         self.rows.clear()
+        self.last.clear()
         self.copies.clear()
         self._shared.fill(0)
         self._local.fill(0)
@@ -214,6 +217,9 @@ class Site:
             words = plane.rows.get(key)
             if words is None:
                 return embedded_bits(base, bits(), number)
+            last = plane.last.get(key)
+            if last is not None and last[0] is words and last[1] == kind:
+                return last[2]
             if base in HALVES:
                 words = whole_row(key, words)
                 return valued(words if pair else words[0], bits(), base, number)
@@ -253,7 +259,10 @@ class Site:
                 words = plane.exact.joined(*words)[None]
             if rest:
                 words = np.concatenate([words, np.zeros((rest, plane.lanes), np.uint64)])
-            plane.put(key, words, self.mask())
+            mask = self.mask()
+            plane.put(key, words, mask)
+            if mask is None:
+                plane.last[key] = words, kind, value
 
         return write
 

@@ -29,9 +29,8 @@ VANISHING = -1000.0
 def bind_rules(sites: list[Site]) -> list[Action]:
     """Return the steps that update the shadow for one instruction, or for independent ones that run as a group."""
     if len(sites) > 1 and (sites[0].i.opcode == "mma" or sites[0].i.has("mma")):
-        steps = [bind_products(sites)]
-    else:
-        steps = [_bind_rule(site) for site in sites]
+        return bind_products(sites)
+    steps = [_bind_rule(site) for site in sites]
     return [step for step in steps if step is not None]
 
 
