@@ -90,12 +90,12 @@ def _registers(site: Site, slots: Array, kind: str, place: Callable[[Array], Arr
     """Return the values in some registers, [registers, elements, lanes], after `place` has arranged them."""
     plane, size, file = site.plane, STORAGE[kind].itemsize, _file(kind)
     units, lanes = max(size // 2, 2), plane.lanes
-    bits = site.batch.registers.bits[file][slots]
+    bits = site.batch.registers.bits[file]
     zero, whole = np.full((1, 1), CODES[kind] << CODE_SHIFT), 1 if WIDTHS[kind] > 1 else units
     found = [plane.rows.get((file, slot)) for slot in slots.tolist()]
     rows = [
-        np.broadcast_to(zero, (whole, lanes)) if one is None and not own.any() else one
-        for one, own in zip(found, bits, strict=True)
+        np.broadcast_to(zero, (whole, lanes)) if one is None and not bits[slot].any() else one
+        for one, slot in zip(found, slots.tolist(), strict=True)
     ]
     if all(one is not None and one.shape[0] == whole for one in rows):
         words = np.array(rows)
@@ -103,16 +103,16 @@ def _registers(site: Site, slots: Array, kind: str, place: Callable[[Array], Arr
             words = site.split(words).transpose(1, 2, 0, 3).reshape(slots.size, -1, lanes)
         if bool((words >> CODE_SHIFT == CODES[kind]).all()):
             return Value(*unpacked(place(words)))
-    bits = bits.view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
+    bits = bits[slots].view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
     if all(one is None for one in found):
-        value = embedded_bits(kind, bits.reshape(-1), site.number)
-    else:
-        none = np.zeros((units, lanes), np.uint64)
-        words = np.stack([none if one is None else whole_row((file, 0), one) for one in found])
-        if size == 1:
-            words = site.split(words).transpose(1, 2, 0, 3)
-        words = words.transpose(1, 0, 2).reshape(units, -1) if WIDTHS[kind] > 1 else words.reshape(-1)
-        value = valued(words, bits.reshape(-1), kind, site.number)
+        arranged = place(bits)
+        return _placed(embedded_bits(kind, arranged.reshape(-1), site.number), lambda one: one.reshape(arranged.shape))
+    none = np.zeros((units, lanes), np.uint64)
+    words = np.stack([none if one is None else whole_row((file, 0), one) for one in found])
+    if size == 1:
+        words = site.split(words).transpose(1, 2, 0, 3)
+    words = words.transpose(1, 0, 2).reshape(units, -1) if WIDTHS[kind] > 1 else words.reshape(-1)
+    value = valued(words, bits.reshape(-1), kind, site.number)
     return _placed(_placed(value, lambda one: one.reshape(bits.shape)), place)
 
 
@@ -179,7 +179,7 @@ def _warpgroup_product(site: Site) -> Action | None:
         def placed(residues: Array) -> Array:
             elements = residues.reshape(-1, plane.lanes)[:, lanes]
             elements = elements.reshape(elements.shape[0], -1, 32).transpose(1, 2, 0)
-            matrices = np.empty((elements.shape[0], 16, width), np.uint64)
+            matrices = np.empty((elements.shape[0], 16, width), elements.dtype)
             matrices[:, of[0], of[1]] = elements
             return matrices
 

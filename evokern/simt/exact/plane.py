@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -50,6 +51,16 @@ UNITS = {"16": 1, "32": 2, "64": 4}
 HALVES, BYTES = ("f16", "bf16"), ("e4m3", "e5m2")
 
 
+@dataclass(frozen=True, slots=True)
+class Carriers:
+    """Instructions that may access a shadow, and registers that may have one."""
+
+    instructions: Mapping[int, tuple[frozenset[Key], frozenset[Key]] | None]
+    """Number of an instruction → rows of its results and operands if it only moves bits, else None."""
+    names: frozenset[Name]
+    """The registers."""
+
+
 class ShadowPlane:
     """Shadow of one batch.
 
@@ -62,7 +73,7 @@ class ShadowPlane:
         state: MachineState,
         exact: ExactMemory,
         bind: Callable[[list[Site]], list[Action]],
-        carriers: tuple[frozenset[int], frozenset[Name]],
+        carriers: Carriers,
     ) -> None:
         """Create the shadow.
 
@@ -70,9 +81,9 @@ class ShadowPlane:
             state: the machine's state.
             exact: shadow of global memory.
             bind: function that binds independent instructions.
-            carriers: instructions that may access a shadow, and registers that may have one.
+            carriers: what may have a shadow.
         """
-        self._bind, (self._relevant, self.names) = bind, carriers
+        self._bind, self._instructions, self.names = bind, carriers.instructions, carriers.names
         self.state, self.exact = state, exact
         self.lanes = state.batch.lanes
         self.first = exact.site(state.batch.program)
@@ -113,8 +124,24 @@ class ShadowPlane:
 
     def before(self, numbers: Sequence[int]) -> list[Action]:
         """Return the steps that update the shadow; they run before the instructions, which may run as one group."""
-        sites = [Site(self, number) for number in numbers if number in self._relevant]
-        return self._bind(sites) if sites else []
+        known = [(number, self._instructions[number]) for number in numbers if number in self._instructions]
+        sites = [Site(self, number) for number, rows in known if rows is None]
+        moves = [self._move(number, *rows) for number, rows in known if rows is not None]
+        return moves + (self._bind(sites) if sites else [])
+
+    def _move(self, number: int, targets: frozenset[Key], sources: frozenset[Key]) -> Action:
+        """Return the step of an instruction that only moves bits; it is bound when it first meets a shadow."""
+        present, steps = self.rows.keys(), list[Action]()
+
+        def run() -> None:
+            if present.isdisjoint(sources) and present.isdisjoint(targets):
+                return
+            if not steps:
+                steps.extend(self._bind([Site(self, number)]) or [lambda: None])
+            for step in steps:
+                step()
+
+        return run
 
     # ---- registers
 

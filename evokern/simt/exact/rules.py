@@ -17,7 +17,7 @@ from evokern.simt.exact.field import BITS, NO_RULE, Value
 from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
 from evokern.simt.exact.memory_rules import MEMORY_RULES, is_argument
 from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, raw, sources_of, without_rule
-from evokern.simt.exact.plane import BYTES, HALVES, Name, Site
+from evokern.simt.exact.plane import BYTES, HALVES, Carriers, Key, Name, Site
 from evokern.simt.operations.matrix_ops import items_of
 
 FLOATS = ("f32", "f64", *HALVES, "f16x2", "bf16x2")
@@ -39,11 +39,8 @@ def _rule_of(operation: Operation) -> Rule | None:
 
 
 @lru_cache(maxsize=16)
-def carriers(program: PtxProgram) -> tuple[frozenset[int], frozenset[Name]]:
-    """Return the instructions that may read or change a shadow, and the registers that may have one.
-
-    Most other instructions compute addresses.
-    """
+def carriers(program: PtxProgram) -> Carriers:
+    """Return the instructions that may access a shadow, and the registers that may have one; others are addresses."""
     moves: dict[int, tuple[set[Name], set[Name]]] = {}
     found, names = set[int](), set[Name]()
     for number, (item, operation, owner) in enumerate(
@@ -67,8 +64,15 @@ def carriers(program: PtxProgram) -> tuple[frozenset[int], frozenset[Name]]:
         for read, written in moves.values():
             if not names.isdisjoint(read):
                 names |= written
-    found |= {number for number, (_, written) in moves.items() if not names.isdisjoint(written)}
-    return frozenset(found), frozenset(names)
+    routines = program.routines
+
+    def rows(registers: set[Name]) -> frozenset[Key]:
+        slots = (routines[routine].slots.get(name, ("pred", 0)) for routine, name in registers & names)
+        return frozenset((slot[0], slot[1]) for slot in slots if slot[0] != "pred")
+
+    known = {number: (rows(written), rows(read)) for number, (read, written) in moves.items()
+             if not names.isdisjoint(written)}  # fmt: skip
+    return Carriers({**dict.fromkeys(found), **known}, frozenset(names))
 
 
 def _bind_rule(site: Site) -> Action | None:
