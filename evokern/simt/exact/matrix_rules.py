@@ -103,17 +103,17 @@ def _registers(site: Site, slots: Array, kind: str, place: Callable[[Array], Arr
             words = site.split(words).transpose(1, 2, 0, 3).reshape(slots.size, -1, lanes)
         if bool((words >> CODE_SHIFT == CODES[kind]).all()):
             return Value(*unpacked(place(words)))
-    bits = bits[slots].view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
+    own = bits[slots].view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
     if all(one is None for one in found):
-        arranged = place(bits)
+        arranged = place(own)
         return _placed(embedded_bits(kind, arranged.reshape(-1), site.number), lambda one: one.reshape(arranged.shape))
     none = np.zeros((units, lanes), np.uint64)
     words = np.stack([none if one is None else whole_row((file, 0), one) for one in found])
     if size == 1:
         words = site.split(words).transpose(1, 2, 0, 3)
     words = words.transpose(1, 0, 2).reshape(units, -1) if WIDTHS[kind] > 1 else words.reshape(-1)
-    value = valued(words, bits.reshape(-1), kind, site.number)
-    return _placed(_placed(value, lambda one: one.reshape(bits.shape)), place)
+    value = valued(words, own.reshape(-1), kind, site.number)
+    return _placed(_placed(value, lambda one: one.reshape(own.shape)), place)
 
 
 def _placed(value: Value, place: Callable[[Array], Array]) -> Value:
@@ -144,7 +144,8 @@ def _matrix_reader(
 
     def placed(words: Array) -> Array:
         of_warps = words.reshape(slots.size * each, -1, 32).swapaxes(0, 1)
-        return of_warps.reshape(of_warps.shape[0], -1).take(at, 1)
+        found: Array = of_warps.reshape(of_warps.shape[0], -1).take(at, 1)
+        return found
 
     return lambda: _registers(sites[0], slots, kind, placed)
 

@@ -48,7 +48,7 @@ def carriers(program: PtxProgram) -> Carriers:
     ):
         read, written = ({(owner.number, one) for one in each} for each in registers_accessed(item, operation))
         rule = _rule_of(operation)
-        if rule is None and operation.kind == "lanes" or rule in _CARRY or (rule is _convert and _to_integer(item)):
+        if (rule is None and operation.kind == "lanes") or rule in _CARRY or (rule is _convert and _to_integer(item)):
             moves[number] = read, written
         elif rule is raw or (rule is MEMORY_RULES["ld", "*"] and is_argument(owner, item)):
             moves[number] = set(), written
@@ -56,8 +56,9 @@ def carriers(program: PtxProgram) -> Carriers:
             found.add(number)
             names |= written
             if item.opcode == "mma" or item.has("mma", "mma_async"):
-                names |= {(owner.number, one.name) for operand in item.operands for one in items_of(operand)
-                          if isinstance(one, Register) and (item.opcode == "mma" or isinstance(operand, Vector))}  # fmt: skip
+                factors = [one for one in item.operands if item.opcode == "mma" or isinstance(one, Vector)]
+                registers = [one for operand in factors for one in items_of(operand) if isinstance(one, Register)]
+                names |= {(owner.number, one.name) for one in registers}
     size = -1
     while size < len(names):
         size = len(names)
