@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Problem, Tensor
+from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Launch, Problem, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
 from evokern.device.sim.arguments import draw_buffers, drawn
@@ -34,7 +34,7 @@ from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.ptx.syntax import Immediate
-from evokern.simt import NO_PATHS, Array, Paths, WriteRecord, recording
+from evokern.simt import NO_PATHS, ROUNDS, Array, LoopRounds, Paths, WriteRecord, recording
 from evokern.simt.exact import CODES, NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
@@ -48,6 +48,8 @@ LEAST_S = 0.05
 """Seconds that a comparison takes at least, however small the problem is."""
 MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
+FEWER = (2, 1)
+"""Blocks (or clusters) along one axis of a run in which a loop over blocks repeats."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
 EXACT_BITS, ROUNDED = 12, 2.0**-22
@@ -276,6 +278,31 @@ class Prover:
             return ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
+
+    def with_fewer_blocks(self, config: Config, problem: Problem, loop: LoopRounds, end: float) -> tuple[str, Paths]:
+        """Run a candidate with fewer blocks than it declares, so that a loop over blocks repeats.
+
+        Returns:
+            The run in words and its paths, if the loop repeats and the outputs are the same as the default candidate's.
+        """
+        launches, default = launches_of(self._kernel, config, problem), self._default(problem, end)
+        if isinstance(default, str) or default.stopped:
+            return "", NO_PATHS
+        program = self.program(config, problem)
+        for number, axis, count in product(range(len(launches)), range(3), FEWER):
+            launch = launches[number]
+            count *= program.cluster(launch).extent[axis]
+            if count >= launch.grid[axis] or not program.reads_grid(launch):
+                continue
+            x, y, z = (count if at == axis else extent for at, extent in enumerate(launch.grid))
+            fewer = (*launches[:number], replace(launch, grid=(x, y, z)), *launches[number + 1 :])
+            run = exact_run(self._kernel, config, problem, program, launches=fewer, end=end)
+            known = run.paths.loops.get(loop.place)
+            if run.stopped or known is None or known.rounds < ROUNDS:
+                continue
+            if all(one.verdict == SAME for one in compared(run, default)):
+                return f"{problem} with {count_noun(x * y * z, 'block')}", run.paths
+        return "", NO_PATHS
 
     def _located(self, one: OutputComparison) -> OutputComparison:
         """Name the kernel's source as the file of an obstacle in it."""
@@ -507,7 +534,7 @@ def _derived(constants: Iterable[float], known: Iterable[float]) -> Iterator[flo
 
 def exact_run(
     kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
-    end: float = math.inf,
+    end: float = math.inf, launches: Sequence[Launch] = (),
 ) -> ExactRun:  # fmt: skip
     """Run a candidate; the shadows of its inputs are independent random residues.
 
@@ -518,6 +545,7 @@ def exact_run(
         program: the candidate's program.
         seed: seed of the inputs and of their residues.
         end: time on the monotonic clock at which the run stops.
+        launches: launches in place of those that the candidate declares.
     """
     tensors = tensors_of(kernel, config, problem)
     memory = simt.Memory()
@@ -526,7 +554,7 @@ def exact_run(
     for name, shadow in input_shadows(tensors, seed, every=True).items():
         exact.write(buffers[name], tensors[name].dtype, shadow)
     began, issued, found = time.monotonic(), 0, NO_PATHS
-    launches, fault, stopped, roots = launches_of(kernel, config, problem), "", "", False
+    launches, fault, stopped, roots = launches or launches_of(kernel, config, problem), "", "", False
     for number, launch in enumerate(launches, 1):
         result = program.launch(
             launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact,
