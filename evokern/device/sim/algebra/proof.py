@@ -50,6 +50,8 @@ MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
 FEWER = (2, 1)
 """Blocks (or clusters) along one axis of a run in which a loop over blocks repeats."""
+FAST = "--use_fast_math"
+"""Option with which the compiler does not expand functions into instructions on the bits of floats."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
 EXACT_BITS, ROUNDED = 12, 2.0**-22
@@ -127,6 +129,11 @@ class OutputComparison:
             return text
         whole = self.reference == EQUAL
         return text + (", which equals the reference" if whole else f"; compared with the reference: {self.reference}")
+
+
+def _expands(one: OutputComparison) -> bool:
+    """Return whether an instruction made an output not comparable; it may belong to an expanded function."""
+    return one.verdict == NOT_COMPARABLE and one.obstacle is not None and bool(one.obstacle.instruction)
 
 
 def _obstacle_text(one: Obstacle) -> str:
@@ -223,6 +230,7 @@ class Prover:
         self._references: dict[Problem, FieldReference | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
+        self._intrinsic: Prover | None = None
 
     def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
         """Compare a candidate with the default candidate at some problems.
@@ -275,9 +283,23 @@ class Prover:
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
             self._spent.setdefault(problem, PARTS * run.seconds)
-            return ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
+            found = ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
+            return self._with_intrinsics(found, config, end) if any(map(_expands, verdicts)) else found
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
+
+    def _with_intrinsics(self, found: ExactProof, config: Config, end: float) -> ExactProof:
+        """Repeat a comparison with intrinsic functions, if these make all outputs comparable."""
+        if FAST in self._kernel.options:
+            return found
+        if self._intrinsic is None:
+            kernel = replace(self._kernel, options=(*self._kernel.options, FAST))
+            self._intrinsic = Prover(kernel, self._chip, self._note, reference=self._every)
+        other = self._intrinsic.at(config, found.problem, end)
+        if any(one.verdict not in (SAME, EQUAL, DIFFERENT) for one in other.verdicts):
+            return found
+        how = f"compiled with {FAST}, so that functions such as expf are single instructions"
+        return replace(other, verdicts=tuple(replace(one, detail=how) for one in other.verdicts))
 
     def with_fewer_blocks(self, config: Config, problem: Problem, loop: LoopRounds, end: float) -> tuple[str, Paths]:
         """Run a candidate with fewer blocks than it declares, so that a loop over blocks repeats.
