@@ -1,4 +1,4 @@
-"""What the exact proof decides about the four kernels: random candidates and random mutants, run as a script.
+"""Verdicts of the exact proof on the four kernels: random candidates and random mutants, run as a script.
 
     python tests/scripts/proof_numbers.py RESULTS.jsonl [--kernel NAME] [--part candidates|mutants|cost] [--count N]
         [--seed N] [--seconds N] [--summary]
@@ -308,7 +308,7 @@ def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: 
 def mutant_verdict(
     runs: Runs, config: Config, problem: Problem, rendered: Rendered, texts: list[str]
 ) -> dict[str, Any]:
-    """Return the verdict on one mutant; a program with the same instructions is no mutant."""
+    """Return the verdict on one mutant; a program with the same instructions is not a mutant."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooLongError
@@ -337,7 +337,7 @@ def mutant_verdict(
 
 
 def costs(runs: Runs) -> None:
-    """Print the median CPU seconds of the default candidate without checks, with the sanitizer's, and exact, in turn.
+    """Print the median CPU seconds of the default candidate without checks, with the sanitizer's, and exact, alternately.
 
     Set OMP_NUM_THREADS and OPENBLAS_NUM_THREADS to 1, as the workers do.
     """

@@ -49,7 +49,7 @@ def bind_products(sites: list[Site]) -> list[Action]:
 
 
 def _bind_product(sites: list[Site], count: int, form: Any, kinds: dict[str, str]) -> Action:
-    """Bind products, of which each `count` in a row have the same first factor."""
+    """Bind products; each run of `count` products has the same first factor."""
     site, plane = sites[0], sites[0].plane
     fragments = {
         one: form.fragments[one] if isinstance(form, Wmma) else mma_fragment(one, kind, form.shape)
