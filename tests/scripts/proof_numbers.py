@@ -337,7 +337,7 @@ def mutant_verdict(
 
 
 def costs(runs: Runs) -> None:
-    """Print the median CPU seconds of the default candidate without checks, with the sanitizer's, and exact, alternately.
+    """Print the median CPU seconds of the default candidate: without checks, sanitized and exact, alternately.
 
     Set OMP_NUM_THREADS and OPENBLAS_NUM_THREADS to 1, as the workers do.
     """
