@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from evokern.analysis.candidates import TrialUnderTest, trial_under_test
 from evokern.analysis.check.folder import known_problems
 from evokern.analysis.sanitize.candidate import chip_for_architecture, few_rounds_remarks
 from evokern.analysis.sanitize.problems import small_or_given
-from evokern.analysis.sanitize.repeats import RepeatSearch
+from evokern.analysis.sanitize.repeats import RepeatSearch, of_several_blocks
 from evokern.analysis.stored import chip_of
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import gate_problems, is_fixed
-from evokern.device.sim.algebra import EQUAL, SAME, ExactProof, Prover, algebra_facts
+from evokern.device.sim.algebra import EQUAL, NOT_FINISHED, SAME, ExactProof, Prover, algebra_facts
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.errors import KernelError, StudyError, UsageError
@@ -28,12 +28,14 @@ from evokern.files import is_file
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
 from evokern.hardware.profiles import Profile, limits_for
-from evokern.simt import NO_PATHS
+from evokern.simt import NO_PATHS, ROUNDS, Paths, few_rounds
 from evokern.store import ALGEBRA, add_proof, algebra_text, open_readonly
 from evokern.study.discovery import find_kernel, study_files
 from evokern.study.settings import SimulationSettings
 from evokern.wording import changed_genes_text, command
 
+FEWER_SHARE = 0.2
+"""Share of the time for runs with fewer blocks."""
 OWN_SHARE = 0.5
 """Share of the time that is left which a comparison at the study's problem is expected to take."""
 
@@ -174,12 +176,19 @@ class ProofReport:
     proofs: tuple[ExactProof, ...]
     """Comparisons, one for each problem."""
     remarks: tuple[str, ...]
-    """Loops that did not repeat, so that the runs say little about them."""
+    """Loops that repeat only with fewer blocks, or not at all, so that the runs say little about them."""
+    given: int
+    """Number of the first comparisons, those at the given problems."""
 
     @property
     def proved(self) -> bool:
-        """Whether every output is the same everywhere."""
-        return all(one.verdict in (SAME, EQUAL) for proof in self.proofs for one in proof.verdicts)
+        """Whether every output is the same; comparisons at further problems need not be finished."""
+        further = (SAME, EQUAL, NOT_FINISHED)
+        return all(
+            one.verdict in (further if number >= self.given else (SAME, EQUAL))
+            for number, proof in enumerate(self.proofs)
+            for one in proof.verdicts
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""
@@ -208,13 +217,17 @@ def prove_candidate(
                 f"this candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}; choose another "
                 "problem with --problem"
             )
-    prover, end, remarks = Prover(kernel, chip, note), time.monotonic() + seconds, []
+    prover, end, remarks = Prover(kernel, chip, note), time.monotonic() + seconds, list[str]()
+    fewer: list[tuple[str, Paths]] = []
     proofs = prover.prove(config, problems, seconds)
+    given = len(proofs)
     if not alone:
         runs = OwnProblemRuns(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), 0)
-        paths = NO_PATHS.merged(*(one.paths for one in proofs))
+        fewer = in_fewer_blocks(prover, subject, proofs, time.monotonic() + FEWER_SHARE * seconds)
         grown: list[Problem] = []
-        if few_rounds_remarks(paths, kernel.source):
+        remarks += (where for where, _ in fewer)
+        paths = NO_PATHS.merged(*(one.paths for one in proofs), *(taken for _, taken in fewer))
+        if few_rounds(paths):
             note(f"{kernel.name}: looking for a problem at which every loop repeats")
             try:
                 grown = RepeatSearch(kernel, config, runs, compare=False).run(problems, (), paths).grown
@@ -224,8 +237,26 @@ def prove_candidate(
         proofs += prover.prove(config, more, end - time.monotonic()) if more else []
         left_s = end - time.monotonic()
         proofs += at_own_problem(prover, subject, runs, [one.problem for one in proofs], left_s)
+    paths = NO_PATHS.merged(*(one.paths for one in proofs), *(taken for _, taken in fewer))
+    remarks += few_rounds_remarks(paths, kernel.source)
+    return ProofReport(kernel.name, tuple(proofs), tuple(remarks), given)
+
+
+def in_fewer_blocks(
+    prover: Prover, subject: ProofSubject, proofs: Sequence[ExactProof], end: float
+) -> list[tuple[str, Paths]]:
+    """Repeat loops over blocks with fewer blocks; return each such loop and run in words, with the paths of the run."""
+    found: list[tuple[str, Paths]] = []
     paths = NO_PATHS.merged(*(one.paths for one in proofs))
-    return ProofReport(kernel.name, tuple(proofs), (*remarks, *few_rounds_remarks(paths, kernel.source)))
+    several = [*of_several_blocks(subject.kernel, subject.config, [one.problem for one in proofs], subject.chip)]
+    for loop, problem in product(few_rounds(paths), several):
+        if paths.loops[loop.place].rounds < ROUNDS and time.monotonic() < end:
+            where, taken = prover.with_fewer_blocks(subject.config, problem, loop, end)
+            if where:
+                name = loop.file or subject.kernel.source
+                found.append((f"the loop on line {loop.line} of {name} repeats at {where}, which is the same", taken))
+                paths = paths.merged(taken)
+    return found
 
 
 def at_own_problem(
@@ -243,5 +274,10 @@ def at_own_problem(
     if subject.own is None or not known:
         return []
     smaller = chain([subject.own], OwnProblemCheck(runs).smaller(subject.config, subject.own))
+    flops = subject.kernel.workload.flops
     chosen = prover.largest(smaller, known[0], OWN_SHARE * seconds)
-    return [] if chosen is None or chosen in known else prover.prove(subject.config, [chosen], seconds)
+    return (
+        []
+        if chosen is None or flops(chosen) <= max(map(flops, known))
+        else prover.prove(subject.config, [chosen], seconds)
+    )

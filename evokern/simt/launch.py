@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -65,8 +67,26 @@ def launch_many(
         SourceError: the entry does not exist or uses unsupported PTX.
         UsageError: the arguments do not match the entry, or the grid, block or cluster is invalid.
     """
-    run = LaunchRun(module, spec, memory, options)
-    filled = tuple(constants) or ({},) * len(args)
+    with _uninterrupted():
+        return _launch_many(LaunchRun(module, spec, memory, options), args, tuple(constants) or ({},) * len(args))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Pause Python's collector: in a launch it would find that all objects of the machine are in use."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _launch_many(
+    run: LaunchRun, args: Sequence[Sequence[Buffer | np.generic[Any]]], filled: Sequence[Mapping[str, Buffer]]
+) -> list[LaunchResult]:
+    module, memory = run.module, run.memory
     place_data(run.program, module, memory, len(args))
     before = run.contents() if len(args) > 1 or run.allows_second_run() or run.may_wait() else []
     began = replace(memory.time)

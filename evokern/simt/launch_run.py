@@ -259,7 +259,8 @@ class LaunchRun:
             ended = self.options.enough(tally.counters(self.chosen, len(args), self.width // 32))
             return ended
 
-        options = replace(self.options, stop=enough) if self.options.enough and tally is not None else self.options
+        stop = enough if self.options.enough and tally is not None else None
+        options = replace(self.options, stop=self.options.exact.is_late if self.options.exact is not None else stop)
         try:
             for start in range(0, len(pairs), per_batch):
                 part = pairs[start : start + per_batch]

@@ -22,7 +22,7 @@ from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.control_flow.paths import PathRecorder, Paths
 from evokern.simt.event_counter import EventCounter, Tally
 from evokern.simt.exact.plane import ShadowPlane
-from evokern.simt.exact.rules import bind_rules
+from evokern.simt.exact.rules import bind_rules, carriers
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.bulk_copies import BulkCopies
@@ -135,7 +135,8 @@ class Machine:
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
         self._hang_detector = HangDetector(self.state, self._reconvergence)
         self._effects: dict[int, Action] = {}
-        self._exact = ShadowPlane(self.state, options.exact, bind_rules) if options.exact is not None else None
+        exact = options.exact
+        self._exact = None if exact is None else ShadowPlane(self.state, exact, bind_rules, carriers(program))
         self._used = UsedValues(batch, options.suspects) if options.suspects is not None else None
 
     # ---- binding

@@ -1,4 +1,4 @@
-"""What the exact proof decides about the four kernels: random candidates and random mutants, run as a script.
+"""Verdicts of the exact proof on the four kernels: random candidates and random mutants, run as a script.
 
     python tests/scripts/proof_numbers.py RESULTS.jsonl [--kernel NAME] [--part candidates|mutants|cost] [--count N]
         [--seed N] [--seconds N] [--summary]
@@ -18,9 +18,10 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -34,7 +35,8 @@ from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import Rendered, render
-from evokern.device.sim.algebra.proof import LIMIT, ExactRun, compared, exact_run
+from evokern.device.sim.algebra.comparison import compared
+from evokern.device.sim.algebra.runs import LIMIT, ExactRun, exact_run
 from evokern.device.sim.arguments import draw_buffers
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError
@@ -306,7 +308,7 @@ def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: 
 def mutant_verdict(
     runs: Runs, config: Config, problem: Problem, rendered: Rendered, texts: list[str]
 ) -> dict[str, Any]:
-    """Return the verdict on one mutant; a program with the same instructions is no mutant."""
+    """Return the verdict on one mutant; a program with the same instructions is not a mutant."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooLongError
@@ -335,7 +337,10 @@ def mutant_verdict(
 
 
 def costs(runs: Runs) -> None:
-    """Print the least CPU seconds of the default candidate without checks, with the sanitizer's, and exact."""
+    """Print the median CPU seconds of the default candidate: without checks, sanitized and exact, alternately.
+
+    Set OMP_NUM_THREADS and OPENBLAS_NUM_THREADS to 1, as the workers do.
+    """
     kernel, config = runs.kernel, runs.kernel.space.default()
     problem = kernel.problem(PROBLEMS[kernel.name][0])
     program = runs.program(render(kernel, config, problem))
@@ -347,16 +352,14 @@ def costs(runs: Runs) -> None:
         for launch in launches_of(kernel, config, problem):
             program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=sanitize)
 
-    def least(run: Callable[[], object]) -> float:
-        times = []
-        for _ in range(REPEATS):
+    kinds = (lambda: real(False), lambda: real(True), lambda: exact_run(kernel, config, problem, program))
+    times: list[list[float]] = [[], [], []]
+    for _ in range(REPEATS):
+        for run, spent in zip(kinds, times, strict=True):
             began = time.process_time()
             run()
-            times.append(time.process_time() - began)
-        return min(times)
-
-    plain, checked = least(lambda: real(False)), least(lambda: real(True))
-    exact = least(lambda: exact_run(kernel, config, problem, program))
+            spent.append(time.process_time() - began)
+    plain, checked, exact = map(median, times)
     shown = f"{1e3 * plain:.0f} ms, sanitized {1e3 * checked:.0f} ms, exact {1e3 * exact:.0f} ms"
     print(f"{kernel.name} at {problem}: {shown}, {exact / checked:.1f} times the sanitized run")
 

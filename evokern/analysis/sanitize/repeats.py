@@ -28,6 +28,7 @@ from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.device.sim.host_memory import workers_that_fit
 from evokern.errors import DeviceError
 from evokern.gate import RunFailed
+from evokern.hardware.profiles import Profile
 from evokern.simt import ANY_PARAMETER, NO_PATHS, ROUNDS, LoopRounds, Paths, few_rounds
 from evokern.study.trial import Outcome
 from evokern.wording import count_noun
@@ -50,8 +51,9 @@ GROWN_BLOCKS = 3
 """Number of blocks that run at each problem on the way."""
 INSTRUCTIONS = 1_500_000
 """Maximum number of warp instructions of a complete run at the problem at which a loop repeats."""
-GRID_GROWS = 1.5
-"""Growth of the grid for a doubled field from which blocks, and not rounds, take the additional work."""
+GRID_GROWS, MOST_GROWING = 1.5, 4
+"""Growth of the grid for a doubled field from which blocks, and not rounds, take the additional work; number of times
+that blocks are watched nevertheless, because both may grow, for example with the length of a sequence."""
 
 Growth = Literal["repeated", "unrelated", "exhausted", "too large"]
 """Result of doubling a field: the loop repeats; the field does not decide about the loop; the kernel accepts no larger
@@ -167,27 +169,17 @@ class RepeatSearch:
                         return
         kept = self._found.paths.loops[loop.place]
         if "too large" in results:
-            if not any(self._repeats_with_fewer(loop, problem) for problem in self._of_several_blocks(bases)):
+            several = of_several_blocks(self._kernel, self._config, bases, self._chip)
+            if not any(self._repeats_with_fewer(loop, problem) for problem in several):
                 self._found.open.append(kept)
         elif "exhausted" in results:
             self._found.single.append(kept)
 
-    def _of_several_blocks(self, bases: Sequence[Problem]) -> Iterator[Problem]:
-        """Yield small problems, and larger ones in case that the small ones have too few blocks."""
-        yield from bases[:MOST_FEWER]
-        for entry in self._kernel.fields:
-            if not entry.choices:
-                changes = {entry.name: TIMES_LARGER * int(bases[0][entry.name])}
-                larger = runnable(self._kernel, self._config, bases[0], changes, self._chip)
-                if larger is not None:
-                    yield larger
-
     def _repeats_with_fewer(self, loop: LoopRounds, problem: Problem) -> bool:
         """Run a candidate with fewer blocks than it declares; return whether the loop repeats and all is right."""
         call = self._runs.call(self._config, problem, None)
-        launch, entry = call.launches[0], call.program.entry(call.launches[0])
-        texts = (str(operand) for item in entry.instructions for operand in item.operands)
-        if len(call.launches) > 1 or not any("%nctaid" in text or "%nclusterid" in text for text in texts):
+        launch = call.launches[0]
+        if len(call.launches) > 1 or not call.program.reads_grid(launch):
             return False
         cluster = call.program.cluster(launch).extent
         for axis, count in product(range(3), FEWER):
@@ -212,7 +204,7 @@ class RepeatSearch:
     def _grow(self, loop: LoopRounds, base: Problem, name: str) -> Growth:
         """Double one field of a problem until a loop repeats."""
         problem, related = base, False
-        for _ in range(MOST_STEPS):
+        for step in range(MOST_STEPS):
             larger = self._doubled(problem, name)
             if larger is None:
                 break
@@ -221,7 +213,7 @@ class RepeatSearch:
             related = True
             grows = self._blocks(larger) >= GRID_GROWS * self._blocks(problem)
             problem = larger
-            if grows:
+            if grows and step >= MOST_GROWING:
                 continue  # further blocks take the additional work
             if elements(self._kernel, self._config, problem) > MOST_GROWN:
                 return "too large"
@@ -283,6 +275,17 @@ class RepeatSearch:
 
     def _blocks(self, problem: Problem) -> int:
         return sum(int(launch.blocks) for launch in self._launches(problem))
+
+
+def of_several_blocks(kernel: Kernel, config: Config, bases: Sequence[Problem], chip: Profile) -> Iterator[Problem]:
+    """Yield small problems, and larger ones in case that the small ones have too few blocks."""
+    yield from bases[:MOST_FEWER]
+    for entry in kernel.fields:
+        if not entry.choices:
+            changes = {entry.name: TIMES_LARGER * int(bases[0][entry.name])}
+            larger = runnable(kernel, config, bases[0], changes, chip)
+            if larger is not None:
+                yield larger
 
 
 def one_way_branches(

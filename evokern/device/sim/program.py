@@ -83,6 +83,11 @@ class SimulatedProgram:
         cluster.require_whole(launch.grid, function.name)
         return cluster
 
+    def reads_grid(self, launch: Launch) -> bool:
+        """Return whether the number of blocks decides what a block does, as in a loop with the step `gridDim.x`."""
+        texts = (str(operand) for item in self.entry(launch).instructions for operand in item.operands)
+        return any("%nctaid" in text or "%nclusterid" in text for text in texts)
+
     def needs_whole_grid(self, launch: Launch) -> bool:
         """Return whether the blocks of a launch must all run at once, because they wait for each other."""
         return self.module.needs_whole_grid(self.symbols[launch.entry])

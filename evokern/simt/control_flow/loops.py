@@ -6,8 +6,9 @@ loop's header. The compiler moves slow paths to the end of a function; their bra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from evokern.ptx.lines import SourceLocation
@@ -71,6 +72,7 @@ class LoopRounds:
         return replace(self, rounds=rounds, cause=cause, parameters=self.parameters | other.parameters)
 
 
+@lru_cache(maxsize=16)
 def loop_segments(program: PtxProgram) -> dict[int, list[int]]:
     """Return the loops of a program: header segment → segments with a back edge to it, ascending."""
     edges = {segment.index: _successors(program, segment) for segment in program.segments}
@@ -121,16 +123,19 @@ def _reached(edges: Mapping[int, Sequence[int]], start: int, without: int = -1) 
     return found
 
 
-def loops_of(program: PtxProgram) -> Iterator[tuple[LoopRounds, int]]:
-    """Yield the loops of a program without their rounds, each with its header segment."""
+@lru_cache(maxsize=16)
+def loops_of(program: PtxProgram) -> tuple[tuple[LoopRounds, int], ...]:
+    """Return the loops of a program without their rounds, each with its header segment."""
     places: dict[int, tuple[SourceLocation, int]] = {}
     for header, latches in loop_segments(program).items():
         last = latches[-1]
         places[header] = program.lines.source_location(_last(program, program.segments[last]).location), last
+    found = []
     for header, (location, last) in places.items():
         around = [one for one, (where, end) in places.items() if one < header and end >= last and where == location]
         cause, parameters = _cause(program, header, last)
-        yield LoopRounds(location.file, location.line, len(around), 0, cause, parameters), header
+        found.append((LoopRounds(location.file, location.line, len(around), 0, cause, parameters), header))
+    return tuple(found)
 
 
 def _last(program: PtxProgram, segment: Segment) -> Instruction:
@@ -166,13 +171,21 @@ def _cause(program: PtxProgram, header: int, last: int) -> tuple[Cause, frozense
     return ("launch" if "launch" in causes else "constant" if causes == {"constant"} else "data"), frozenset(parameters)
 
 
-def origin_of(program: PtxProgram, routine: Routine, guard: Register) -> tuple[Cause, set[int]]:
-    """Return what decides a predicate: every value that any instruction of the function may put into it."""
+@lru_cache(maxsize=16)
+def _writers(program: PtxProgram, routine: Routine) -> Mapping[str, list[int]]:
+    """Return the instructions of a function that write each register."""
     writers: dict[str, list[int]] = {}
     for number, owner in enumerate(program.owners):
         if owner is routine:
             for name in registers_accessed(program.instructions[number], program.operations[number])[1]:
                 writers.setdefault(name, []).append(number)
+    return writers
+
+
+@lru_cache(maxsize=256)
+def origin_of(program: PtxProgram, routine: Routine, guard: Register) -> tuple[Cause, frozenset[int]]:
+    """Return what decides a predicate: every value that any instruction of the function may put into it."""
+    writers = _writers(program, routine)
     names = [variable.name for variable in routine.function.params]
     waiting, seen = [guard.name], {guard.name}
     parameters: set[int] = set()
@@ -183,14 +196,14 @@ def origin_of(program: PtxProgram, routine: Routine, guard: Register) -> tuple[C
             if item.opcode == "ld" and item.has("param"):
                 symbol = item.operands[1].base if isinstance(item.operands[1], Address) else None
                 if not isinstance(symbol, Symbol) or symbol.name not in names:
-                    return "data", set()  # the result of a call
+                    return "data", frozenset()  # the result of a call
                 parameters.add(names.index(symbol.name) if routine.function.is_entry else ANY_PARAMETER)
             elif item.opcode in _DATA or item.opcode.startswith("ld"):
-                return "data", set()
+                return "data", frozenset()
             texts = {operand.name for operand in item.operands[1:] if isinstance(operand, Register | Symbol)}
             grid = grid or any(text.startswith(_GRID) for text in texts)
             reads = registers_accessed(item, program.operations[number])[0]
             fresh = {name for name in reads if name not in seen}
             seen |= fresh
             waiting += fresh
-    return ("launch" if grid or parameters else "constant"), parameters
+    return ("launch" if grid or parameters else "constant"), frozenset(parameters)

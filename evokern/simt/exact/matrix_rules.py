@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from evokern.ptx.matrix_shapes import shape_of
 from evokern.ptx.syntax import TYPE_BYTES, Operand
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.exact import field
-from evokern.simt.exact.field import BITS, NO_RULE, RAW, WIDTHS, Value
+from evokern.simt.exact.field import BITS, CODE_SHIFT, CODES, NO_RULE, RAW, WIDTHS, Value, unpacked
 from evokern.simt.exact.memory import embedded_bits, valued
-from evokern.simt.exact.plane import Key, ShadowPlane, Site
+from evokern.simt.exact.plane import Key, ShadowPlane, Site, whole_row
 from evokern.simt.matrix import matrix_move, wmma_elements
 from evokern.simt.matrix.descriptors import ELEMENTS, STEP
 from evokern.simt.matrix.fragments import Fragment, mma_fragment
@@ -28,35 +29,46 @@ def _product(site: Site) -> Action | None:
     """Bind mma and wmma.mma."""
     if site.i.opcode == "wmma" and not site.i.has("mma"):
         return _fragment_move(site)
-    return bind_products([site])
+    return bind_products([site])[0]
 
 
-def bind_products(sites: list[Site]) -> Action | None:
-    """Bind independent matrix products of one kind to run as a single product."""
-    site, form = sites[0], mma_of(sites[0].i)
-    plane = site.plane
+def bind_products(sites: list[Site]) -> list[Action]:
+    """Bind independent matrix products of one kind; those with the same first factor become one wide product."""
+    form = mma_of(sites[0].i)
     kinds = {"a": form.a_type, "b": getattr(form, "b_type", form.a_type), "c": form.c_type, "d": form.d_type}
     if not set(kinds.values()) <= WIDTHS.keys():
-        return _integer_products(sites, BITS if form.d_type == "s32" else NO_RULE)
+        return [_integer_products(sites, BITS if form.d_type == "s32" else NO_RULE)]
+    of_factor: dict[tuple[int, ...], list[Site]] = {}
+    for one in sites:
+        rows = tuple(slot_of(item, one.binder, _file(kinds["a"])) for item in items_of(one.i.operands[1]))
+        of_factor.setdefault(rows, []).append(one)
+    of_count: dict[int, list[Site]] = {}
+    for some in of_factor.values():
+        of_count.setdefault(len(some), []).extend(some)
+    return [_bind_product(some, count, form, kinds) for count, some in of_count.items()]
+
+
+def _bind_product(sites: list[Site], count: int, form: Any, kinds: dict[str, str]) -> Action:
+    """Bind products; each run of `count` products has the same first factor."""
+    site, plane = sites[0], sites[0].plane
     fragments = {
         one: form.fragments[one] if isinstance(form, Wmma) else mma_fragment(one, kind, form.shape)
         for one, kind in kinds.items()
     }
     m, n, k = form.shape
     read = [
-        _matrix_reader(sites, at, kinds[one], fragments[one], extent)
-        for at, (one, extent) in enumerate((("a", (m, k)), ("b", (k, n)), ("c", (m, n))), 1)
+        _matrix_reader(sites[::step], at, kinds[one], fragments[one], extent, count // step)
+        for at, (one, extent, step) in enumerate((("a", (m, k), count), ("b", (k, n), 1), ("c", (m, n), 1)), 1)
     ]
-    targets = [[one.key(item) for item in items_of(one.i.operands[0])] for one in sites]
-    fragment = fragments["d"]
+    targets = [one.key(item) for site in sites for one, item in ((site, item) for item in items_of(site.i.operands[0]))]
+    fragment, warps = fragments["d"], plane.lanes // 32
+    at = np.arange(len(sites) * m * n).reshape(-1, m, count, n).swapaxes(1, 2)[..., fragment.rows, fragment.columns]
+    at = at.reshape(len(sites), 32, -1).swapaxes(1, 2).reshape(-1, 32)
 
     def run() -> None:
         a, b, c = (one() for one in read)
-        words = field.add(field.matmul(a, b), c).words(kinds["d"])[:, fragment.rows, fragment.columns]
-        words = words.reshape(len(sites), -1, 32, words.shape[-1]).transpose(0, 3, 1, 2)
-        rows, mask = words.reshape(len(sites), -1, plane.lanes), site.mask()
-        for own, keys in zip(rows, targets, strict=True):
-            _put_registers(plane, keys, own, mask)
+        words = field.matmul(a, b, c).words(kinds["d"]).reshape(warps, -1).take(at, 1)
+        _put_registers(plane, targets, words.swapaxes(0, 1).reshape(-1, plane.lanes), site.mask())
 
     return run
 
@@ -69,24 +81,39 @@ def _put_registers(plane: ShadowPlane, keys: list[Key | None], words: Array, mas
             plane.put(key, words[number * each : (number + 1) * each], mask)
 
 
-def _registers(site: Site, slots: Array, kind: str) -> Value:
-    """Return the values in some registers, [registers, elements, lanes]."""
-    plane, size = site.plane, STORAGE[kind].itemsize
+def _file(kind: str) -> str:
+    """Return the class of the registers that hold the values of a format."""
+    return "64" if kind == "f64" else "32"
+
+
+def _registers(site: Site, slots: Array, kind: str, place: Callable[[Array], Array]) -> Value:
+    """Return the values in some registers, [registers, elements, lanes], after `place` has arranged them."""
+    plane, size, file = site.plane, STORAGE[kind].itemsize, _file(kind)
     units, lanes = max(size // 2, 2), plane.lanes
-    file = "64" if size == 8 else "32"
-    bits = site.batch.registers.bits[file][slots].view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
-    found = [plane.units((file, slot)) for slot in slots.tolist()]
-    if all(one is None for one in found):
-        value = embedded_bits(kind, bits.reshape(-1), site.number)
-    else:
-        none = np.zeros((units, lanes), np.uint64)
-        words = np.stack([none if one is None else one for one in found])
+    bits = site.batch.registers.bits[file]
+    zero, whole = np.full((1, 1), CODES[kind] << CODE_SHIFT), 1 if WIDTHS[kind] > 1 else units
+    found = [plane.rows.get((file, slot)) for slot in slots.tolist()]
+    rows = [
+        np.broadcast_to(zero, (whole, lanes)) if one is None and not bits[slot].any() else one
+        for one, slot in zip(found, slots.tolist(), strict=True)
+    ]
+    if all(one is not None and one.shape[0] == whole for one in rows):
+        words = np.array(rows)
         if size == 1:
-            words = site.split(words).transpose(1, 2, 0, 3)
-        words = words.transpose(1, 0, 2).reshape(units, -1) if WIDTHS[kind] > 1 else words.reshape(-1)
-        value = valued(words, bits.reshape(-1), kind, site.number)
-    p, q = value.p.reshape(bits.shape), value.q.reshape(bits.shape)
-    return Value(p, q, None if value.bad is None else value.bad.reshape(bits.shape))
+            words = site.split(words).transpose(1, 2, 0, 3).reshape(slots.size, -1, lanes)
+        if bool((words >> CODE_SHIFT == CODES[kind]).all()):
+            return Value(*unpacked(place(words)))
+    own = bits[slots].view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
+    if all(one is None for one in found):
+        arranged = place(own)
+        return _placed(embedded_bits(kind, arranged.reshape(-1), site.number), lambda one: one.reshape(arranged.shape))
+    none = np.zeros((units, lanes), np.uint64)
+    words = np.stack([none if one is None else whole_row((file, 0), one) for one in found])
+    if size == 1:
+        words = site.split(words).transpose(1, 2, 0, 3)
+    words = words.transpose(1, 0, 2).reshape(units, -1) if WIDTHS[kind] > 1 else words.reshape(-1)
+    value = valued(words, own.reshape(-1), kind, site.number)
+    return _placed(_placed(value, lambda one: one.reshape(own.shape)), place)
 
 
 def _placed(value: Value, place: Callable[[Array], Array]) -> Value:
@@ -103,22 +130,24 @@ def _integer_products(sites: list[Site], reason: np.uint64) -> Action:
 
 
 def _matrix_reader(
-    sites: list[Site], place: int, kind: str, fragment: Fragment, extent: tuple[int, int]
+    sites: list[Site], place: int, kind: str, fragment: Fragment, extent: tuple[int, int], across: int
 ) -> Callable[[], Value]:
-    """Return a function that reads an operand of several products as matrices of values, [products * warps, …]."""
-    file = "64" if kind == "f64" else "32"
-    table = np.array([[slot_of(item, one.binder, file) for item in items_of(one.i.operands[place])] for one in sites])
-    slots, inverse = np.unique(table, return_inverse=True)
-    inverse, warps = inverse.reshape(table.shape), sites[0].plane.lanes // 32
+    """Return a function that reads an operand of several products as matrices, `across` of them side by side."""
+    table = [[slot_of(item, one.binder, _file(kind)) for item in items_of(one.i.operands[place])] for one in sites]
+    slots, inverse = np.unique(np.array(table), return_inverse=True)
+    inverse, each = inverse.reshape(len(sites), -1), fragment.rows.shape[1] // len(table[0])
+    lane, element = np.empty(extent, np.int64), np.empty(extent, np.int64)
+    lane[fragment.rows, fragment.columns] = np.arange(32)[:, None]
+    element[fragment.rows, fragment.columns] = np.arange(fragment.rows.shape[1])
+    at = (inverse[:, element // each] * each + element % each) * 32 + lane
+    at = at.reshape(-1, across, *extent).swapaxes(1, 2).reshape(-1, extent[0], across * extent[1])
 
-    def placed(residues: Array) -> Array:
-        elements = residues.reshape(slots.size, -1, warps, 32)[inverse]
-        elements = elements.reshape(len(sites), -1, warps, 32).transpose(0, 2, 3, 1)
-        matrices = np.empty((len(sites) * warps, *extent), np.uint64)
-        matrices[:, fragment.rows, fragment.columns] = elements.reshape(len(sites) * warps, 32, -1)
-        return matrices
+    def placed(words: Array) -> Array:
+        of_warps = words.reshape(slots.size * each, -1, 32).swapaxes(0, 1)
+        found: Array = of_warps.reshape(of_warps.shape[0], -1).take(at, 1)
+        return found
 
-    return lambda: _placed(_registers(sites[0], slots, kind), placed)
+    return lambda: _registers(sites[0], slots, kind, placed)
 
 
 def _warpgroup_product(site: Site) -> Action | None:
@@ -151,11 +180,11 @@ def _warpgroup_product(site: Site) -> Action | None:
         def placed(residues: Array) -> Array:
             elements = residues.reshape(-1, plane.lanes)[:, lanes]
             elements = elements.reshape(elements.shape[0], -1, 32).transpose(1, 2, 0)
-            matrices = np.empty((elements.shape[0], 16, width), np.uint64)
+            matrices = np.empty((elements.shape[0], 16, width), elements.dtype)
             matrices[:, of[0], of[1]] = elements
             return matrices
 
-        return _placed(_registers(site, table, of_kind), placed)
+        return _registers(site, table, of_kind, placed)
 
     def run() -> None:
         active = site.active()
@@ -210,8 +239,9 @@ def _load_matrix(site: Site) -> Action | None:
 
     def run() -> None:
         words, mask = site.plane.spaces["shared"].words.take(places(), mode="clip"), site.mask()
+        some = bool(words.any())
         for number, item in enumerate(items):
-            site.put_units(item, words[number], mask)
+            site.put_units(item, words[number] if some else None, mask)
 
     return run
 

@@ -173,11 +173,13 @@ def valued(words: Array, bits: Array, kind: str, site: np.uint64) -> Value:
     for word in rest:
         raw &= word == RAW
         bad = np.where((word >> CODE_SHIFT == BAD) & (bad == 0), word & PAYLOAD, bad)
-    if raw.any():
-        known = embedded_bits(kind, bits, site)
-        p, q = np.where(raw, known.p, p), np.where(raw, known.q, q)
+    own = np.broadcast_to(bits, raw.shape)[raw]
+    if own.any():  # the word of raw zeros has the residues of zero
+        known = embedded_bits(kind, own, site)
+        p, q = p.copy(), q.copy()
+        p[raw], q[raw] = known.p, known.q
         if known.bad is not None:
-            bad = np.where(raw, known.bad, bad)
+            bad[raw] = known.bad
     mixed = ~(right | raw) & (bad == 0)
     if mixed.any():
         bad = np.where(mixed, site | MIXED << REASON_SHIFT, bad)

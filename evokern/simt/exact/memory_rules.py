@@ -6,7 +6,8 @@ import numpy as np
 
 from evokern.ptx.instruction_set import result_count
 from evokern.ptx.operands import access_type
-from evokern.ptx.syntax import Address, Operand, Register, Symbol, Vector
+from evokern.ptx.segments import Routine
+from evokern.ptx.syntax import Address, Instruction, Operand, Register, Symbol, Vector
 from evokern.simt.arrays import Action, Array
 from evokern.simt.exact import field
 from evokern.simt.exact.field import ORDER, RAW, WIDTHS, Value
@@ -20,16 +21,17 @@ def _columns(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-def _of_kernel(site: Site, operand: Operand) -> bool:
-    """Return whether an address of parameter space belongs to the kernel, whose parameters are raw."""
+def is_argument(routine: Routine, i: Instruction) -> bool:
+    """Return whether a load or store accesses an argument of the kernel, which is raw."""
+    operand = i.operands[1 if i.opcode == "ld" else 0]
     base = operand.base if isinstance(operand, Address) else None
-    return not isinstance(base, Symbol) or base.name not in site.routine.params
+    return space_of(i) == "param" and (not isinstance(base, Symbol) or base.name not in routine.params)
 
 
 def _load(site: Site) -> Action | None:
     i = site.i
     kind, count = access_type(i)
-    if space_of(i) == "param" and _of_kernel(site, i.operands[1]):
+    if is_argument(site.routine, i):
         return raw(site)
     size = element_units(kind)
     places, outs, lanes_of = site.places(i.operands[1]), _columns(i.operands[0]), site.plane.lanes
@@ -67,7 +69,7 @@ def _byte(site: Site, space: SpacePlane, where: Array) -> Array:
 def _store(site: Site) -> Action | None:
     i = site.i
     kind, _ = access_type(i)
-    if space_of(i) == "param" and _of_kernel(site, i.operands[0]):
+    if is_argument(site.routine, i):
         return None
     size = element_units(kind)
     items = _columns(i.operands[1])

@@ -30,15 +30,8 @@ def sources_of(site: Site) -> list[Key]:
 
 def bits_of(site: Site) -> Action | None:
     """Bind integer arithmetic: its result is raw, but not comparable if an operand is a floating-point value."""
-    targets, sources, rows = targets_of(site), sources_of(site), site.plane.rows
-    if not targets:
-        return None
-
-    def run() -> None:
-        if not rows.keys().isdisjoint(sources) or not rows.keys().isdisjoint(targets):
-            site.put_tainted(targets, site.tainted(sources, BITS), site.mask())
-
-    return run
+    targets, sources = targets_of(site), sources_of(site)
+    return (lambda: site.put_tainted(targets, site.tainted(sources, BITS), site.mask())) if targets else None
 
 
 def without_rule(site: Site) -> Action | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,9 +44,21 @@ from evokern.simt.state import MachineState
 
 Key = tuple[str, int]
 """Register class and row."""
+Name = tuple[int, str]
+"""Number of a function and a register in it."""
 UNITS = {"16": 1, "32": 2, "64": 4}
 """Register class → units of two bytes."""
 HALVES, BYTES = ("f16", "bf16"), ("e4m3", "e5m2")
+
+
+@dataclass(frozen=True, slots=True)
+class Carriers:
+    """Instructions that may access a shadow, and registers that may have one."""
+
+    instructions: Mapping[int, tuple[frozenset[Key], frozenset[Key]] | None]
+    """Number of an instruction → rows of its results and operands if it only moves bits, else None."""
+    names: frozenset[Name]
+    """The registers."""
 
 
 class ShadowPlane:
@@ -55,12 +68,28 @@ class ShadowPlane:
     row is raw: each value is the number that its real bits represent.
     """
 
-    def __init__(self, state: MachineState, exact: ExactMemory, bind: Callable[[list[Site]], list[Action]]) -> None:
-        self._bind = bind
+    def __init__(
+        self,
+        state: MachineState,
+        exact: ExactMemory,
+        bind: Callable[[list[Site]], list[Action]],
+        carriers: Carriers,
+    ) -> None:
+        """Create the shadow.
+
+        Args:
+            state: the machine's state.
+            exact: shadow of global memory.
+            bind: function that binds independent instructions.
+            carriers: what may have a shadow.
+        """
+        self._bind, self._instructions, self.names = bind, carriers.instructions, carriers.names
         self.state, self.exact = state, exact
         self.lanes = state.batch.lanes
         self.first = exact.site(state.batch.program)
         self.rows: dict[Key, Array] = {}
+        self.last: dict[Key, tuple[Array, str, Value]] = {}
+        """Last words that an instruction wrote to a row, with their format and their values."""
         self._shared = np.zeros(state.shared.bytes.size // 2, np.uint64)
         self._local = np.zeros(state.local.bytes.size // 2, np.uint64)
         self._params = state.params.shadow = np.zeros((state.params.area.shape[0], state.params.stride // 2), np.uint64)
@@ -87,6 +116,7 @@ class ShadowPlane:
         if self.exact.is_late():
             raise LaunchStopped
         self.rows.clear()
+        self.last.clear()
         self.copies.clear()
         self._shared.fill(0)
         self._local.fill(0)
@@ -94,14 +124,31 @@ class ShadowPlane:
 
     def before(self, numbers: Sequence[int]) -> list[Action]:
         """Return the steps that update the shadow; they run before the instructions, which may run as one group."""
-        return self._bind([Site(self, number) for number in numbers])
+        known = [(number, self._instructions[number]) for number in numbers if number in self._instructions]
+        sites = [Site(self, number) for number, rows in known if rows is None]
+        moves = [self._move(number, *rows) for number, rows in known if rows is not None]
+        return moves + (self._bind(sites) if sites else [])
+
+    def _move(self, number: int, targets: frozenset[Key], sources: frozenset[Key]) -> Action:
+        """Return the step of an instruction that only moves bits; it is bound when it first meets a shadow."""
+        present, steps = self.rows.keys(), list[Action]()
+
+        def run() -> None:
+            if present.isdisjoint(sources) and present.isdisjoint(targets):
+                return
+            if not steps:
+                steps.extend(self._bind([Site(self, number)]) or [lambda: None])
+            for step in steps:
+                step()
+
+        return run
 
     # ---- registers
 
     def units(self, key: Key) -> Array | None:
         """Return the words of a row, one per unit and lane; None if it is raw."""
         words = self.rows.get(key)
-        return None if words is None else _whole(key, words)
+        return None if words is None else whole_row(key, words)
 
     def put(self, key: Key, words: Array | None, mask: Array | None) -> None:
         """Replace the words of a row where the mask is set; arrays in `rows` are never changed in place."""
@@ -120,7 +167,7 @@ class ShadowPlane:
             self.rows[key] = np.where(mask, words, RAW)
             return
         if old.shape[0] != words.shape[0]:
-            words, old = _whole(key, words), _whole(key, old)
+            words, old = whole_row(key, words), whole_row(key, old)
         self.rows[key] = np.where(mask, words, old)
 
 
@@ -155,8 +202,10 @@ class Site:
         return None if active.full else active.mask
 
     def key(self, operand: Operand) -> Key | None:
-        """Return the row of a register operand; None for other operands and predicates."""
-        known = self.routine.slots.get(operand.name) if isinstance(operand, Register) else None
+        """Return the row of a register that may have a shadow; None for other operands and predicates."""
+        if not isinstance(operand, Register) or (self.routine.number, operand.name) not in self.plane.names:
+            return None
+        known = self.routine.slots.get(operand.name)
         return None if known is None or known[0] == "pred" else (known[0], known[1])
 
     def keys(self, operand: Operand | None) -> list[Key]:
@@ -186,6 +235,8 @@ class Site:
             return lambda: self.bad_value(NO_RULE)
         bits, key, plane, number = self.bits(operand, kind), self.key(operand), self.plane, self.number
         if key is None:
+            if isinstance(operand, Register):
+                return lambda: embedded_bits(base, bits(), number)
             constant = embedded_bits(base, bits(), number)
             return lambda: constant
 
@@ -193,8 +244,11 @@ class Site:
             words = plane.rows.get(key)
             if words is None:
                 return embedded_bits(base, bits(), number)
+            last = plane.last.get(key)
+            if last is not None and last[0] is words and last[1] == kind:
+                return last[2]
             if base in HALVES:
-                words = _whole(key, words)
+                words = whole_row(key, words)
                 return valued(words if pair else words[0], bits(), base, number)
             if base in BYTES:
                 return valued(self.split(words[0]), bits(), base, number)
@@ -232,7 +286,10 @@ class Site:
                 words = plane.exact.joined(*words)[None]
             if rest:
                 words = np.concatenate([words, np.zeros((rest, plane.lanes), np.uint64)])
-            plane.put(key, words, self.mask())
+            mask = self.mask()
+            plane.put(key, words, mask)
+            if mask is None:
+                plane.last[key] = words, kind, value
 
         return write
 
@@ -315,7 +372,7 @@ class Site:
         return 0 if key is None else UNITS[key[0]]
 
 
-def _whole(key: Key, words: Array) -> Array:
+def whole_row(key: Key, words: Array) -> Array:
     """Return the words of all units of a row, which may have a single word for a whole number."""
     return parts(words[0], UNITS[key[0]]) if words.shape[0] < UNITS[key[0]] else words
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
-from evokern.ptx.instruction_set import data_type
-from evokern.ptx.syntax import TYPE_BYTES
+from evokern.ptx.instruction_set import Operation, data_type
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.register_accesses import registers_accessed
+from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Vector
 from evokern.simt.arrays import Action
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
 from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
-from evokern.simt.exact.memory_rules import MEMORY_RULES
-from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, sources_of, without_rule
-from evokern.simt.exact.plane import BYTES, HALVES, Site
+from evokern.simt.exact.memory_rules import MEMORY_RULES, is_argument
+from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, raw, sources_of, without_rule
+from evokern.simt.exact.plane import BYTES, HALVES, Carriers, Key, Name, Site
+from evokern.simt.operations.matrix_ops import items_of
 
 FLOATS = ("f32", "f64", *HALVES, "f16x2", "bf16x2")
 _TO_INTEGER = ("rni", "rzi", "rmi", "rpi")
@@ -25,16 +29,56 @@ VANISHING = -1000.0
 def bind_rules(sites: list[Site]) -> list[Action]:
     """Return the steps that update the shadow for one instruction, or for independent ones that run as a group."""
     if len(sites) > 1 and (sites[0].i.opcode == "mma" or sites[0].i.has("mma")):
-        steps = [bind_products(sites)]
-    else:
-        steps = [_bind_rule(site) for site in sites]
+        return bind_products(sites)
+    steps = [_bind_rule(site) for site in sites]
     return [step for step in steps if step is not None]
+
+
+def _rule_of(operation: Operation) -> Rule | None:
+    return RULES.get((operation.opcode, operation.family)) or RULES.get((operation.opcode, "*"))
+
+
+@lru_cache(maxsize=16)
+def carriers(program: PtxProgram) -> Carriers:
+    """Return the instructions that may access a shadow, and the registers that may have one; others are addresses."""
+    moves: dict[int, tuple[set[Name], set[Name]]] = {}
+    found, names = set[int](), set[Name]()
+    for number, (item, operation, owner) in enumerate(
+        zip(program.instructions, program.operations, program.owners, strict=True)
+    ):
+        read, written = ({(owner.number, one) for one in each} for each in registers_accessed(item, operation))
+        rule = _rule_of(operation)
+        if (rule is None and operation.kind == "lanes") or rule in _CARRY or (rule is _convert and _to_integer(item)):
+            moves[number] = read, written
+        elif rule is raw or (rule is MEMORY_RULES["ld", "*"] and is_argument(owner, item)):
+            moves[number] = set(), written
+        elif rule is not None or (operation.kind != "control" and operation.results):
+            found.add(number)
+            names |= written
+            if item.opcode == "mma" or item.has("mma", "mma_async"):
+                factors = [one for one in item.operands if item.opcode == "mma" or isinstance(one, Vector)]
+                registers = [one for operand in factors for one in items_of(operand) if isinstance(one, Register)]
+                names |= {(owner.number, one.name) for one in registers}
+    size = -1
+    while size < len(names):
+        size = len(names)
+        for read, written in moves.values():
+            if not names.isdisjoint(read):
+                names |= written
+    routines = program.routines
+
+    def rows(registers: set[Name]) -> frozenset[Key]:
+        slots = (routines[routine].slots.get(name, ("pred", 0)) for routine, name in registers & names)
+        return frozenset((slot[0], slot[1]) for slot in slots if slot[0] != "pred")
+
+    known = {number: (rows(written), rows(read)) for number, (read, written) in moves.items()
+             if not names.isdisjoint(written)}  # fmt: skip
+    return Carriers({**dict.fromkeys(found), **known}, frozenset(names))
 
 
 def _bind_rule(site: Site) -> Action | None:
     """Return the step that updates the shadow for an instruction; None if nothing changes."""
-    opcode, family = site.operation.opcode, site.operation.family
-    rule = RULES.get((opcode, family)) or RULES.get((opcode, "*"))
+    rule = _rule_of(site.operation)
     if rule is not None:
         return rule(site)
     if site.operation.kind == "control" or not site.operation.results:
@@ -124,12 +168,20 @@ def _extreme(site: Site) -> Action | None:
     return run
 
 
+def _kinds(i: Instruction) -> list[str]:
+    return [word for word in i.modifiers if word in TYPE_BYTES]
+
+
+def _to_integer(i: Instruction) -> bool:
+    return _kinds(i)[0][0] in "us"
+
+
 def _convert(site: Site) -> Action | None:
     i = site.i
-    kinds = [word for word in i.modifiers if word in TYPE_BYTES]
+    kinds = _kinds(i)
     to, source = kinds[0], kinds[-1]
     target, origin = i.operands[0], i.operands[1]
-    integral = to[0] in "us", source[0] in "us"
+    integral = _to_integer(i), source[0] in "us"
     if all(integral):
         least, wide = min(TYPE_BYTES[to], TYPE_BYTES[source]), max(TYPE_BYTES[to], 2)
         if i.has("sat") or (least == 1 and source == "s8"):
@@ -175,6 +227,8 @@ def _from_integer(site: Site, to: str, source: str) -> Action | None:
     return run
 
 
+_CARRY = frozenset(MOVE_RULES.values()) - {raw}
+"""Rules whose results have a shadow only if an operand has one."""
 RULES: dict[tuple[str, str], Rule] = {
     **{(opcode, family): _arithmetic for opcode in _COMPUTE for family in ("float", "half", "packed")},
     **{(opcode, "float"): _arithmetic for opcode in ("sin", "cos", "lg2", "tanh", "copysign")},

@@ -17,13 +17,16 @@ from paths import KERNELS
 from typer.testing import CliRunner
 
 import evokern
+from evokern.analysis.prove import ProofSubject, prove_candidate
 from evokern.cli.app import app
 from evokern.declaration.as_data import declared
 from evokern.declaration.kernel import Kernel
 from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, algebra_fault
 from evokern.device.sim.algebra import proof as proof_module
-from evokern.device.sim.algebra.proof import ExactRun, compared, exact_run
+from evokern.device.sim.algebra.comparison import compared
+from evokern.device.sim.algebra.runs import ExactRun, exact_run
 from evokern.hardware.profiles import CHIPS
+from evokern.simt import ROUNDS
 from evokern.store import algebra_text
 from evokern.study.discovery import load_kernel
 from evokern.study.trust import remember_trust
@@ -116,6 +119,33 @@ def test_a_difference_must_be_there_on_other_inputs(
     wrong = replace(kernel, workload=replace(kernel.workload, reference=lambda p, t: {"y": t["x"].sort().values}))
     (open_,) = Prover(wrong, CHIP).at(config, problem, time.monotonic() + 60).verdicts
     assert open_.verdict == "not comparable"
+
+
+def test_functions_that_the_compiler_expands_are_compared_as_intrinsics(tmp_path: Path) -> None:
+    """`expf` becomes instructions on the bits of floats, which leave the field; exp(t) exp(t) is exp(t + t)."""
+    total = "const float t = row_sum(squares, partial[half]) * 0x1p-12f; const float scale = "
+    for product, verdict in (("expf(t) * expf(t)", "same"), ("expf(t) * t", "not comparable")):
+        kernel = _changed(tmp_path / verdict, SCALE, f"{total}ROW_STEPS > 1 ? {product} : expf(t + t);")
+        config, problem = kernel.space.canonical({**kernel.space.default(), "ROW_STEPS": 2}), kernel.problem(PROBLEM)
+        (found,) = Prover(kernel, CHIP, reference=False).at(config, problem, time.monotonic() + 60).verdicts
+        # The default candidate is not correct, so a difference does not count.
+        assert (found.verdict, "--use_fast_math" in found.detail) == (verdict, verdict == "same"), str(found)
+
+
+def test_a_loop_over_blocks_repeats_with_fewer_blocks() -> None:
+    """The launch has a block for each group of rows, so the loop takes one round; the same program runs with fewer."""
+    remember_trust(KERNELS / "rmsnorm")
+    kernel = load_kernel(KERNELS / "rmsnorm")
+    config = kernel.space.canonical({**kernel.space.default(), "ROW_STEPS": 2, "THREADS_PER_ROW": 128, "VECTOR": 4})
+    problem = kernel.problem(PROBLEM)
+    report = prove_candidate(ProofSubject("", kernel, config, (problem,), CHIP), 60.0)
+    (remark,) = report.remarks
+    assert report.proved and remark.startswith("the loop on line 42 of kernel.cu repeats at ROWS=")
+    prover, end = Prover(kernel, CHIP), time.monotonic() + 60
+    (loop,) = (one for one in prover.at(config, problem, end).paths.loops.values() if one.line == 42)
+    where, paths = prover.with_fewer_blocks(config, kernel.problem("48,264"), loop, end)
+    assert where.endswith((" blocks", "1 block"))
+    assert paths.loops[loop.place].rounds == ROUNDS > loop.rounds
 
 
 def late_after(runs: int) -> Callable[..., ExactRun]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import struct
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,25 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Problem, Tensor
+from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import Rendered, render
+from evokern.device.sim.algebra.comparison import (
+    DIFFERENT,
+    EQUAL,
+    FAULT,
+    NOT_COMPARABLE,
+    NOT_FINISHED,
+    SAME,
+    OutputComparison,
+    compared,
+    compared_output,
+    differing,
+    may_be_expanded,
+    obstructed,
+    verdict_on,
+)
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
+from evokern.device.sim.algebra.runs import LIMIT, ExactRun, exact_run, input_shadows
 from evokern.device.sim.arguments import draw_buffers, drawn
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -34,12 +49,10 @@ from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.ptx.syntax import Immediate
-from evokern.simt import NO_PATHS, Array, Paths, WriteRecord, recording
-from evokern.simt.exact import CODES, NO_Q, NO_RULE, OUTPUT, REASON_SHIFT, ZERO, ExactMemory, Obstacle, P, Q, Value
+from evokern.simt import NO_PATHS, ROUNDS, Array, LoopRounds, Paths, WriteRecord, recording
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
 
-LIMIT = 10 * SimulationSettings().instruction_limit
 CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
 """Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
 PARTS = 3
@@ -48,89 +61,18 @@ LEAST_S = 0.05
 """Seconds that a comparison takes at least, however small the problem is."""
 MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
+FEWER = (2, 1)
+"""Blocks (or clusters) along one axis of a run in which a loop over blocks repeats."""
+FAST = "--use_fast_math"
+"""Option with which the compiler does not expand functions into instructions on the bits of floats."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
 EXACT_BITS, ROUNDED = 12, 2.0**-22
 """A constant with at most this many significant bits is exact; relative error of a product of rounded constants."""
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
-SAME, EQUAL, DIFFERENT = "same", "equal", "different"
-NOT_COMPARABLE, NOT_FINISHED, FAULT = "not comparable", "not finished", "fault"
 _ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 """Verdicts, worst first."""
-VERDICTS = {SAME: "same as the default", EQUAL: "equal to the reference"}
-"""Verdicts in words, if these differ from the stored ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExactRun:
-    """Outputs of one candidate in exact arithmetic."""
-
-    values: Mapping[str, Value]
-    """Floating-point output → the residues of its elements."""
-    bits: Mapping[str, Array]
-    """Other output → its bytes."""
-    memory: ExactMemory
-    """Shadow memory, which knows why values are not comparable."""
-    paths: Paths = NO_PATHS
-    """Paths that the threads took."""
-    fault: str = ""
-    """The finding that makes the run incorrect; empty if there is none."""
-    stopped: str = ""
-    """How far the run came until its time limit; empty if it ended."""
-    issued: int = 0
-    """Warp instructions."""
-    seconds: float = 0.0
-    """Duration of the launches."""
-    roots: bool = False
-    """Whether the program has a square root."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputComparison:
-    """Comparison of one output with that of the default candidate and that of the reference."""
-
-    output: str
-    verdict: str
-    """`same` as the default, `equal` to the reference, `different`, `not comparable`, `not finished` or `fault`."""
-    element: int = -1
-    """First element that differs or is not comparable."""
-    count: int = 0
-    """Number of such elements."""
-    obstacle: Obstacle | None = None
-    """Why it is not comparable."""
-    detail: str = ""
-    block: int = -1
-    """Block that wrote the first element that differs; -1 if unknown."""
-    line: str = ""
-    """Line that wrote it, if all stores to global memory are on one line."""
-    reference: str = ""
-    """`equal` if the default candidate equals the reference; otherwise why that is not known."""
-
-    @property
-    def reason(self) -> str:
-        """Return the place and the reason of the verdict; empty for `same` and `equal`."""
-        text = f"{count_noun(self.count, 'element')}, the first is {self.element}" if self.element >= 0 else ""
-        text += f", written by block {self.block}" if self.block >= 0 else ""
-        text += f" at {self.line}" if self.block >= 0 and self.line else ""
-        text = f" ({text})" if text else ""
-        if self.obstacle is not None:
-            text += f": {_obstacle_text(self.obstacle)}"
-        return text + (f": {self.detail}" if self.detail else "")
-
-    def __str__(self) -> str:
-        """Return the verdict on one line."""
-        text = f"{self.output}: {VERDICTS.get(self.verdict, self.verdict)}{self.reason}"
-        if self.verdict != SAME or not self.reference:
-            return text
-        whole = self.reference == EQUAL
-        return text + (", which equals the reference" if whole else f"; compared with the reference: {self.reference}")
-
-
-def _obstacle_text(one: Obstacle) -> str:
-    if not one.instruction:
-        return one.reason
-    return f"{one.reason} ({one.location.file or 'the source'}:{one.location.line}, {one.instruction})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +163,7 @@ class Prover:
         self._references: dict[Problem, FieldReference | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
+        self._intrinsic: Prover | None = None
 
     def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
         """Compare a candidate with the default candidate at some problems.
@@ -273,9 +216,48 @@ class Prover:
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
             self._spent.setdefault(problem, PARTS * run.seconds)
-            return ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
+            found = ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
+            return self._with_intrinsics(found, config, end) if any(map(may_be_expanded, verdicts)) else found
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
+
+    def _with_intrinsics(self, found: ExactProof, config: Config, end: float) -> ExactProof:
+        """Repeat a comparison with intrinsic functions, if these make all outputs comparable."""
+        if FAST in self._kernel.options:
+            return found
+        if self._intrinsic is None:
+            kernel = replace(self._kernel, options=(*self._kernel.options, FAST))
+            self._intrinsic = Prover(kernel, self._chip, self._note, reference=self._every)
+        other = self._intrinsic.at(config, found.problem, end)
+        if any(one.verdict not in (SAME, EQUAL, DIFFERENT) for one in other.verdicts):
+            return found
+        how = f"compiled with {FAST}, so that functions such as expf are single instructions"
+        return replace(other, verdicts=tuple(replace(one, detail=how) for one in other.verdicts))
+
+    def with_fewer_blocks(self, config: Config, problem: Problem, loop: LoopRounds, end: float) -> tuple[str, Paths]:
+        """Run a candidate with fewer blocks than it declares, so that a loop over blocks repeats.
+
+        Returns:
+            The run in words and its paths, if the loop repeats and the outputs are the same as the default candidate's.
+        """
+        launches, default = launches_of(self._kernel, config, problem), self._default(problem, end)
+        if isinstance(default, str) or default.stopped:
+            return "", NO_PATHS
+        program = self.program(config, problem)
+        for number, axis, count in product(range(len(launches)), range(3), FEWER):
+            launch = launches[number]
+            count *= program.cluster(launch).extent[axis]
+            if count >= launch.grid[axis] or not program.reads_grid(launch):
+                continue
+            x, y, z = (count if at == axis else extent for at, extent in enumerate(launch.grid))
+            fewer = (*launches[:number], replace(launch, grid=(x, y, z)), *launches[number + 1 :])
+            run = exact_run(self._kernel, config, problem, program, launches=fewer, end=end)
+            known = run.paths.loops.get(loop.place)
+            if run.stopped or known is None or known.rounds < ROUNDS:
+                continue
+            if all(one.verdict == SAME for one in compared(run, default)):
+                return f"{problem} with {count_noun(x * y * z, 'block')}", run.paths
+        return "", NO_PATHS
 
     def _located(self, one: OutputComparison) -> OutputComparison:
         """Name the kernel's source as the file of an obstacle in it."""
@@ -361,13 +343,13 @@ class Prover:
             why = reference if isinstance(reference, str) else "the reference does not return it as numbers"
             return replace(one, reference=f"no reference over the field ({why})")
         known = ExactRun(reference.values, {}, default.memory)
-        versus = _values(one.output, default, known)
+        versus = compared_output(one.output, default, known)
         text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
         if versus.verdict == DIFFERENT and reference.inexact:
             constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
             text = f"not comparable: the program may round the constants of the reference otherwise ({constants})"
         one = replace(one, reference=text)
-        if one.verdict == DIFFERENT and _values(one.output, run, known).verdict == SAME:
+        if one.verdict == DIFFERENT and compared_output(one.output, run, known).verdict == SAME:
             return replace(one, verdict=EQUAL, element=-1, count=0)
         return one
 
@@ -385,7 +367,7 @@ class Prover:
                 return [one if one.verdict != DIFFERENT else replace(one, verdict=NOT_FINISHED, detail=late)
                         for one in verdicts]  # fmt: skip
             for name in left:
-                left[name] = left[name] & _different(name, *runs)
+                left[name] = left[name] & differing(name, *runs)
             if not any(places.any() for places in left.values()):
                 break
         blocks, line = self._blocks(config, problem, left), self._store_line(config, problem)
@@ -415,7 +397,7 @@ class Prover:
         return known is not None and (known.atol > 0 or known.rtol > 0)
 
     def _differing(self, name: str, run: ExactRun, problem: Problem) -> Array:
-        return _different(name, run, self._known(problem))
+        return differing(name, run, self._known(problem))
 
     def _known(self, problem: Problem) -> ExactRun:
         default = self._defaults[problem]
@@ -425,10 +407,10 @@ class Prover:
     def _unconfirmed(self, name: str, run: ExactRun, problem: Problem) -> OutputComparison:
         """Return the comparison of an output whose elements differ only on some inputs."""
         wrong = self._differing(name, run, problem)
-        if (open_ := _obstructed(name, run, self._known(problem))) is not None:
+        if (open_ := obstructed(name, run, self._known(problem))) is not None:
             return open_
         why = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
-        return replace(_verdict(name, wrong), verdict=NOT_COMPARABLE, detail=why)
+        return replace(verdict_on(name, wrong), verdict=NOT_COMPARABLE, detail=why)
 
     def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
         """Return the block that wrote the first differing element of each output."""
@@ -503,127 +485,3 @@ def _derived(constants: Iterable[float], known: Iterable[float]) -> Iterator[flo
         inexact = math.frexp(one)[0] * 2**EXACT_BITS % 1 != 0
         if inexact and (np.abs(derived / one - 1) <= ROUNDED).any():
             yield one
-
-
-def exact_run(
-    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
-    end: float = math.inf,
-) -> ExactRun:  # fmt: skip
-    """Run a candidate; the shadows of its inputs are independent random residues.
-
-    Args:
-        kernel: the kernel.
-        config: the candidate.
-        problem: the problem.
-        program: the candidate's program.
-        seed: seed of the inputs and of their residues.
-        end: time on the monotonic clock at which the run stops.
-    """
-    tensors = tensors_of(kernel, config, problem)
-    memory = simt.Memory()
-    buffers = draw_buffers(memory, tensors, seed)
-    exact = ExactMemory(memory, end)
-    for name, shadow in input_shadows(tensors, seed, every=True).items():
-        exact.write(buffers[name], tensors[name].dtype, shadow)
-    began, issued, found = time.monotonic(), 0, NO_PATHS
-    launches, fault, stopped, roots = launches_of(kernel, config, problem), "", "", False
-    for number, launch in enumerate(launches, 1):
-        result = program.launch(
-            launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, count=True,
-            enough=lambda counters: exact.is_late(), record_paths=True, exact=exact,
-        )  # fmt: skip
-        roots |= any(one.opcode in ("sqrt", "rsqrt") for one in program.entry(launch).instructions)
-        found = found.merged(result.paths or NO_PATHS)
-        issued += 0 if result.counters is None else int(result.counters.total_warp_instructions)
-        if exact.late:
-            spent = time.monotonic() - began
-            stopped = f"was stopped after {spent:.0f} s, in launch {number} of {len(launches)}, at {issued:,} warp "
-            stopped += "instructions"
-            break
-        if not result.completed or result.errors:
-            one = result.fault
-            fault = f"{one.kind} at {one.file or kernel.source}:{one.line}: {one.hint}" if one else "it does not end"
-            break
-    outputs = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
-    values = {name: _read(exact, buffers[name], one) for name, one in outputs.items() if one.dtype in SIGNIFICAND_BITS}
-    bits = {name: buffers[name].read().reshape(int(np.prod(one.shape)), -1) for name, one in outputs.items()
-            if name not in values}  # fmt: skip
-    return ExactRun(values, bits, exact, found, fault, stopped, issued, time.monotonic() - began, roots)
-
-
-def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
-    """Return the shadow of an output; a format without a rule is not comparable."""
-    if tensor.dtype in CODES:
-        return exact.read(buffer, tensor.dtype)
-    none = np.zeros(int(np.prod(tensor.shape)), np.uint64)
-    return Value(none, none, none + (OUTPUT | NO_RULE << REASON_SHIFT))
-
-
-def input_shadows(tensors: Mapping[str, Tensor], seed: int, *, every: bool = False) -> dict[str, Value]:
-    """Return random residues of the floating-point inputs or, with `every`, of all floating-point buffers.
-
-    Unwritten memory has random residues, too, so that a result that depends on it differs. Numbers of one byte have the
-    residues of their real values, because a table of all bytes may decode them.
-    """
-    return {
-        name: _random(f"{name} {seed}" if seed else name, int(np.prod(tensor.shape)))
-        for name, tensor in tensors.items()
-        if tensor.dtype in CODES
-        and DTYPE_BYTES[tensor.dtype] > 1
-        and (tensor.given or (every and tensor.initial != "zero"))
-    }
-
-
-def _random(name: str, count: int) -> Value:
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
-    return Value(rng.integers(0, P, count, np.uint64), rng.integers(0, Q, count, np.uint64))
-
-
-def compared(run: ExactRun, other: ExactRun) -> list[OutputComparison]:
-    """Compare the outputs of a candidate with those of another candidate on the same inputs."""
-    if run.fault:
-        return [OutputComparison(name, FAULT, detail=run.fault) for name in (*run.values, *run.bits)]
-    found = [_values(name, run, other) for name in run.values]
-    return found + [_verdict(name, _different(name, run, other)) for name in run.bits]
-
-
-def _different(name: str, run: ExactRun, other: ExactRun) -> Array:
-    """Return where two runs have another value, and that is known."""
-    if name in run.bits:
-        return np.asarray((run.bits[name] != other.bits[name]).any(1))
-    value, wanted = run.values[name], other.values[name]
-    bads = _bads(value, wanted)
-    both = (value.q != NO_Q) & (wanted.q != NO_Q)
-    wrong = (bads[0] == 0) & (bads[1] == 0) & ((value.p != wanted.p) | (both & (value.q != wanted.q)))
-    # Only an expression whose divisor is zero for all inputs is likely to divide by zero.
-    return np.asarray(wrong | ((bads[0] >> REASON_SHIFT == ZERO) & (bads[1] == 0)))
-
-
-def _bads(*values: Value) -> list[Array]:
-    return [np.zeros_like(one.p) if one.bad is None else one.bad for one in values]
-
-
-def _values(name: str, run: ExactRun, other: ExactRun) -> OutputComparison:
-    wrong = _different(name, run, other)
-    if wrong.any():
-        return _verdict(name, wrong)
-    return _obstructed(name, run, other) or OutputComparison(name, SAME)
-
-
-def _obstructed(name: str, run: ExactRun, other: ExactRun) -> OutputComparison | None:
-    """Return the comparison of an output with elements that are not comparable; None if it has none."""
-    if name in run.bits:
-        return None
-    bads = _bads(run.values[name], other.values[name])
-    at = np.flatnonzero((bads[0] != 0) | (bads[1] != 0))
-    if not at.size:
-        return None
-    owner, bad = next((owner, bad) for owner, bad in zip((run, other), bads, strict=True) if bad[at[0]])
-    return OutputComparison(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
-
-
-def _verdict(name: str, wrong: Array) -> OutputComparison:
-    places = np.flatnonzero(wrong)
-    if not places.size:
-        return OutputComparison(name, SAME)
-    return OutputComparison(name, DIFFERENT, int(places[0]), int(places.size))
