@@ -89,9 +89,9 @@ class Variant:
     def numbers(self) -> Iterator[tuple[str, Formula]]:
         """Yield the numbers of the launches with their meaning, in the order in which the launching code reads them.
 
-        For each launch: three extents of the grid, three of the block, the dynamic shared memory in bytes, the integer
-        arguments, and the sizes, strides in bytes and box sizes of tensor maps. After the launches: the size of each
-        workspace in bytes.
+        For each launch: three extents of the grid, three of the block, the dynamic shared memory in bytes, and the
+        arguments. An integer is one number. A tensor map is its sizes, strides in bytes and box sizes. After the
+        launches: the size of each workspace in bytes.
         """
         for launch in self.traces.launches:
             for axis, extent in zip("xyz", launch.grid, strict=True):

@@ -296,9 +296,8 @@ def test_speedup_interval_and_order_with_a_clock() -> None:
 
 def test_the_documents_harness_runs() -> None:
     """The harness of docs/evaluating.md tells what came of each source, and returns the fastest right one."""
-    (text,) = re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / "docs" / "evaluating.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    page = (ROOT / "docs" / "evaluating.md").read_text()
+    (text,) = [one for one in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "harness" in one]
     names: dict[str, Any] = {}
     exec(compile(text, "docs/evaluating.md", "exec"), names)
     seen: list[int] = []

@@ -187,8 +187,8 @@ def test_genes_that_do_not_say_what_they_relieve_are_not_suggested(here: Path) -
 
 
 def test_what_genes_may_relieve_is_what_bounds_kernels() -> None:
-    """Declarations, the time model and `profile` know the same causes."""
-    bounds = {f"{cause}-bound" for cause in CAUSES}
+    """Declarations, the time model and `profile` know the same causes, and a power limit, which no gene relieves."""
+    bounds = {"power-bound", *(f"{cause}-bound" for cause in CAUSES)}
     assert bounds == set(timemodel.CAUSES.values()) == set(ADVICE)
 
 

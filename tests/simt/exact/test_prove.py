@@ -34,7 +34,7 @@ from evokern.study.trust import remember_trust
 CHIP = CHIPS["l4"]
 PROBLEM = "3,264"
 SUM = "sum_of_squares(span, read, keep);"
-SCALE = "const float scale = rsqrtf(row_sum(squares, partial[half]) / COLS + eps);"
+SCALE = "const float scale = rsqrtf(total / COLS + eps);"
 
 
 def _changed(folder: Path, old: str, text: str) -> Kernel:
@@ -57,7 +57,7 @@ def _changed(folder: Path, old: str, text: str) -> Kernel:
         (
             f"{SUM} squares = __uint_as_float(__float_as_uint(squares) ^ 1u);",
             "y: not comparable (792 elements, the first is 0): integer instructions change the bits of a "
-            "floating-point value (the source:68, xor.b32",
+            "floating-point value (the source:72, xor.b32",
         ),
         (f"{SUM} if (group) squares /= squares - squares;", "y: different (528 elements, the first is 264)"),
         (f"{SUM} if (group == 1) break;", "y: different (264 elements, the first is 264)"),
@@ -76,11 +76,9 @@ def test_verdicts(tmp_path: Path, text: str, verdict: str) -> None:
     assert found.startswith(verdict)
 
 
-MEAN = "row_sum(squares, partial[half]) / COLS + eps"
-HALF = SCALE.replace("squares,", "(ROW_STEPS > 1 ? 0.5f * squares : squares),")
-ROUNDED = SCALE.replace(
-    MEAN, f"(ROW_STEPS > 1 ? row_sum(squares, partial[half]) * (1 / 264.f) : {MEAN.split(' +')[0]}) + eps"
-)
+MEAN = "total / COLS + eps"
+HALF = SCALE.replace("total", "(ROW_STEPS > 1 ? 0.5f * total : total)")
+ROUNDED = SCALE.replace(MEAN, f"(ROW_STEPS > 1 ? total * (1 / 264.f) : {MEAN.split(' +')[0]}) + eps")
 NEWTON = (
     f"const float mean = {MEAN}; float scale = rsqrtf(mean); "
     "if constexpr (ROW_STEPS > 1) scale *= 1.5f - 0.5f * mean * scale * scale;"
@@ -123,7 +121,7 @@ def test_a_difference_must_be_there_on_other_inputs(
 
 def test_functions_that_the_compiler_expands_are_compared_as_intrinsics(tmp_path: Path) -> None:
     """`expf` becomes instructions on the bits of floats, which leave the field; exp(t) exp(t) is exp(t + t)."""
-    total = "const float t = row_sum(squares, partial[half]) * 0x1p-12f; const float scale = "
+    total = "const float t = total * 0x1p-12f; const float scale = "
     for product, verdict in (("expf(t) * expf(t)", "same"), ("expf(t) * t", "not comparable")):
         kernel = _changed(tmp_path / verdict, SCALE, f"{total}ROW_STEPS > 1 ? {product} : expf(t + t);")
         config, problem = kernel.space.canonical({**kernel.space.default(), "ROW_STEPS": 2}), kernel.problem(PROBLEM)
@@ -140,9 +138,9 @@ def test_a_loop_over_blocks_repeats_with_fewer_blocks() -> None:
     problem = kernel.problem(PROBLEM)
     report = prove_candidate(ProofSubject("", kernel, config, (problem,), CHIP), 60.0)
     (remark,) = report.remarks
-    assert report.proved and remark.startswith("the loop on line 42 of kernel.cu repeats at ROWS=")
+    assert report.proved and remark.startswith("the loop on line 46 of kernel.cu repeats at ROWS=")
     prover, end = Prover(kernel, CHIP), time.monotonic() + 60
-    (loop,) = (one for one in prover.at(config, problem, end).paths.loops.values() if one.line == 42)
+    (loop,) = (one for one in prover.at(config, problem, end).paths.loops.values() if one.line == 46)
     where, paths = prover.with_fewer_blocks(config, kernel.problem("48,264"), loop, end)
     assert where.endswith((" blocks", "1 block"))
     assert paths.loops[loop.place].rounds == ROUNDS > loop.rounds
