@@ -20,7 +20,7 @@ from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import gate_problems, is_fixed
-from evokern.device.sim.algebra import EQUAL, NOT_FINISHED, SAME, ExactProof, Prover, algebra_facts
+from evokern.device.sim.algebra import DIFFERENT, EQUAL, NOT_FINISHED, SAME, ExactProof, Prover, algebra_facts
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.errors import KernelError, StudyError, UsageError
@@ -182,10 +182,14 @@ class ProofReport:
 
     @property
     def proved(self) -> bool:
-        """Whether every output is the same; comparisons at further problems need not be finished."""
+        """Whether every output is the same, and none of the default candidate's differs from the reference.
+
+        Comparisons at further problems need not be finished.
+        """
         further = (SAME, EQUAL, NOT_FINISHED)
         return all(
             one.verdict in (further if number >= self.given else (SAME, EQUAL))
+            and (one.verdict == EQUAL or not one.reference.startswith(DIFFERENT))
             for number, proof in enumerate(self.proofs)
             for one in proof.verdicts
         )
@@ -213,9 +217,11 @@ def prove_candidate(
     kernel, config, problems, chip = subject.kernel, subject.config, subject.problems, subject.chip
     for problem in problems:
         if violation := check(kernel, config, [problem], chip, essential=True):
+            other_chip = violation.constraint == "compute_capability"
+            remedy = "choose an architecture with --arch" if other_chip else "choose another problem with --problem"
             raise UsageError(
-                f"this candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}; choose another "
-                "problem with --problem"
+                f"this candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}; {remedy}, or "
+                "other values with --set"
             )
     prover, end, remarks = Prover(kernel, chip, note), time.monotonic() + seconds, list[str]()
     fewer: list[tuple[str, Paths]] = []

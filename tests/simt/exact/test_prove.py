@@ -25,6 +25,7 @@ from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, alge
 from evokern.device.sim.algebra import proof as proof_module
 from evokern.device.sim.algebra.comparison import compared
 from evokern.device.sim.algebra.runs import ExactRun, exact_run
+from evokern.errors import UsageError
 from evokern.hardware.profiles import CHIPS
 from evokern.simt import ROUNDS
 from evokern.store import algebra_text
@@ -144,6 +145,25 @@ def test_a_loop_over_blocks_repeats_with_fewer_blocks() -> None:
     where, paths = prover.with_fewer_blocks(config, kernel.problem("48,264"), loop, end)
     assert where.endswith((" blocks", "1 block"))
     assert paths.loops[loop.place].rounds == ROUNDS > loop.rounds
+
+
+def test_a_default_candidate_that_differs_from_the_reference_is_not_proved() -> None:
+    """It is the same as itself, so only the comparison with the reference can find a mistake."""
+    remember_trust(KERNELS / "rmsnorm")
+    kernel, default = load_kernel(KERNELS / "rmsnorm"), load_kernel(KERNELS / "rmsnorm").space.default()
+    wrong = replace(kernel, workload=replace(kernel.workload, reference=lambda p, t: {"y": 2 * t["x"]}))
+    for one, proved in ((kernel, True), (wrong, False)):
+        report = prove_candidate(ProofSubject("", one, default, (one.problem(PROBLEM),), CHIP), 60.0, alone=True)
+        assert report.proved == proved, str(report.proofs[0].verdicts[0])
+
+
+def test_a_candidate_of_another_chip_needs_another_architecture() -> None:
+    """The remedy is the architecture, not the problem."""
+    remember_trust(KERNELS / "rmsnorm")
+    kernel = load_kernel(KERNELS / "rmsnorm")
+    config = kernel.space.canonical({**kernel.space.default(), "ROW_SUM": "cluster"})
+    with pytest.raises(UsageError, match=r"needs 9, has .* choose an architecture with --arch"):
+        prove_candidate(ProofSubject("", kernel, config, (kernel.problem(PROBLEM),), CHIP), 60.0)
 
 
 def late_after(runs: int) -> Callable[..., ExactRun]:
