@@ -31,7 +31,6 @@ from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.workers.fork_server import Death, ForkServer, tail, trim
 from evokern.workers.host_memory import memory_in_use, memory_text
 from evokern.workers.jobs import Job, JobPool, JobResult, Worker, WorkerSpec
-from evokern.workers.process import NewTask
 from evokern.workers.shadowing import shadowing_advice
 
 __all__ = ["ForkServer", "JobResult", "OwnServerPool", "WorkerPool", "WorkerSpec", "wait"]
@@ -334,7 +333,7 @@ class WorkerPool:
             ticket, connection, log = kept or self._server.spawn()
             # If the worker has already died, the end of its connection reports it.
             with contextlib.suppress(OSError):
-                first = NewTask(spec.init) if kept else (spec.factory, spec.init, dict(spec.environment), spec.niceness)
+                first = spec.init if kept else (spec.factory, spec.init, dict(spec.environment), spec.niceness)
                 connection.send(first)
             self._workers.append(Worker(ticket, connection, log, now))
 

@@ -63,15 +63,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True)
 class FreeHandler:
-    """Message to an idle worker: drop the handler and free its memory; a `NewTask` follows."""
-
-
-@dataclass(frozen=True)
-class NewTask:
-    """Message to an idle worker: replace the handler by a new one of the same class."""
-
-    init: Any
-    """Argument of the new handler's constructor."""
+    """Message to an idle worker: drop the handler and free its memory; the next handler's `init` follows."""
 
 
 class Retire(Exception):  # noqa: N818 (it carries a result, not an error)
@@ -288,42 +280,46 @@ def _work(server: int, channel: int, log: int) -> NoReturn:
 
 
 def _answer(connection: Connection) -> None:
+    """Create a handler and run its jobs; after `FreeHandler`, continue with a handler for the next `init`."""
     factory, init, environment, niceness = connection.recv()
     os.environ.update(environment)
     os.nice(niceness)
     module, _, name = factory.partition(":")
     _name_process(name)
-    handler: Any = None
-    job: Any = NewTask(init)
     while True:
-        if isinstance(job, (FreeHandler, NewTask)):
-            freed = getattr(handler, "freed", None)
-            handler = None
-            if freed is not None:
-                gc.collect()
-                freed()
-        if isinstance(job, NewTask):
-            try:
-                handler = getattr(importlib.import_module(module), name)(job.init)
-            except KERNEL_CODE_EXCEPTIONS as error:
-                connection.send(("failed", _portable(error)))
-                return
-            if hasattr(handler, "listen"):
-                handler.listen(connection.poll)
-            connection.send(("ready", getattr(handler, "ready_report", None)))
-        elif not isinstance(job, FreeHandler):
-            try:
-                reply = ("done", handler.handle(job))
-            except Retire as last:
-                connection.send((last.kind, last.value))
-                return
-            except KERNEL_CODE_EXCEPTIONS as error:
-                if _lacks_resources(error):
-                    connection.send(("starved", f"{type(error).__name__}: {error}".splitlines()[0]))
-                    return
-                reply = ("raised", _portable(error))
-            connection.send(reply)
-        job = connection.recv()
+        try:
+            handler: Any = getattr(importlib.import_module(module), name)(init)
+        except KERNEL_CODE_EXCEPTIONS as error:
+            connection.send(("failed", _portable(error)))
+            return
+        if hasattr(handler, "listen"):
+            handler.listen(connection.poll)
+        connection.send(("ready", getattr(handler, "ready_report", None)))
+        if not _run_jobs(connection, handler):
+            return
+        freed = getattr(handler, "freed", None)
+        handler = None
+        if freed is not None:
+            gc.collect()
+            freed()
+        init = connection.recv()
+
+
+def _run_jobs(connection: Connection, handler: Handler) -> bool:
+    """Run jobs until the parent sends `FreeHandler`; return False if this process must end before."""
+    while not isinstance(job := connection.recv(), FreeHandler):
+        try:
+            reply = ("done", handler.handle(job))
+        except Retire as last:
+            connection.send((last.kind, last.value))
+            return False
+        except KERNEL_CODE_EXCEPTIONS as error:
+            if _lacks_resources(error):
+                connection.send(("starved", f"{type(error).__name__}: {error}".splitlines()[0]))
+                return False
+            reply = ("raised", _portable(error))
+        connection.send(reply)
+    return True
 
 
 def _lacks_resources(error: BaseException | None) -> bool:
