@@ -9,9 +9,13 @@ __device__ __forceinline__ u32 cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-/// Waits for all threads of the cluster; earlier accesses are visible afterwards ("barrier.cluster").
+/// Arrives at the barrier of the cluster; earlier accesses are visible to all threads that wait ("barrier.cluster").
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+/// Waits for all threads of the cluster; earlier accesses are visible afterwards.
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 /// Returns the address in the cluster of the same place in another block's shared memory ("mapa").
 __device__ __forceinline__ u32 cluster_address(u32 shared, u32 rank) {
@@ -19,7 +23,11 @@ __device__ __forceinline__ u32 cluster_address(u32 shared, u32 rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
   return address;
 }
-/// Stores 16 bytes to another block's shared memory, at an address of cluster_address() ("st", .shared::cluster).
+/// Stores a number to another block's shared memory, at an address of cluster_address() ("st", .shared::cluster).
+__device__ __forceinline__ void store_cluster(u32 address, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+/// Stores 16 bytes.
 __device__ __forceinline__ void store_cluster(u32 address, float a, float b, float c, float d) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
