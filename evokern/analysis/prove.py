@@ -282,8 +282,6 @@ def at_own_problem(
     smaller = chain([subject.own], OwnProblemCheck(runs).smaller(subject.config, subject.own))
     flops = subject.kernel.workload.flops
     chosen = prover.largest(smaller, known[0], OWN_SHARE * seconds)
-    return (
-        []
-        if chosen is None or flops(chosen) <= max(map(flops, known))
-        else prover.prove(subject.config, [chosen], seconds)
-    )
+    if chosen is None or flops(chosen) <= max(map(flops, known)):
+        return []
+    return prover.prove(subject.config, [chosen], seconds)
