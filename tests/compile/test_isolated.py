@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def test_a_worker_finds_the_compiler_loaded() -> None:
     server = ForkServer(PRELOAD)
     pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", "x"), size=1)
     pool.wait_ready()
+    while not pool.processes:  # the server reports a process after it has forked it, which can be later than `ready`
+        time.sleep(0.01)
     (worker,) = pool.processes
     assert "libnvrtc" in Path(f"/proc/{worker}/maps").read_text()
     pool.close()

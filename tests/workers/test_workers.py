@@ -598,7 +598,8 @@ def test_an_idle_worker_takes_over_the_next_task_with_the_same_key() -> None:
         pool.submit(0, ("echo", 1), 10.0)
         assert collect(pool, 1)[0].value == 1
         assert pool.ready_report == {"init": init}
-        used = set(pool.processes)
+        while len(used := set(pool.processes)) < 2:  # the server reports a process after it has forked it
+            time.sleep(0.01)
         if busy:
             pool.submit(1, ("sleep", 30.0), 60.0)
         pool.close()
