@@ -9,6 +9,7 @@ more shapes. It also contributes its champion with the one changed gene that let
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from itertools import zip_longest
 
 from evokern.analysis.candidates import TrialUnderTest
 from evokern.declaration.feasibility import check
-from evokern.declaration.genes import Config
+from evokern.declaration.genes import Config, Gene
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros
 from evokern.hardware.profiles import Profile
@@ -229,5 +230,29 @@ def measured_at(
     serving = [one.config for one in own if one.owner.name == place.name or useful(place.program(one.config))]
     same = [one for one in searched if one.device == place.device and one.names == place.names]
     near = sorted(same, key=lambda one: (_distance(one, place), one.name))
-    configs = dict.fromkeys(champion(one).config for one in near)
+    configs = dict.fromkeys(config for one in near for config in _with_excluded(one))
     return serving, [one for one in configs if one not in serving and place.runs(one)][:REFERENCES]
+
+
+def _with_excluded(place: Place) -> Iterator[Config]:
+    """Yield a champion with the values of genes that its study excludes, perhaps because they serve one shape only.
+
+    The champion itself follows.
+    """
+    config, space = champion(place).config, place.kernel.space
+    for name, allowed in place.subject.study.genes.items():
+        for value in next(gene for gene in space.genes if gene.name == name).values:
+            if value not in allowed:
+                yield space.with_changes(config, {name: value})
+    yield config
+
+
+def narrow_genes(searched: Sequence[Place], sample: Sequence[Place]) -> Iterator[tuple[Gene, int]]:
+    """Yield the genes whose value lets champions run only their own shape, with the number of these champions."""
+    found: Counter[str] = Counter()
+    for place in searched:
+        *_, (last, _) = _front(place, sample)
+        if last.changed and _served(place, champion(place).config, sample) <= place.weight:
+            found[last.changed.partition("=")[0]] += 1
+    for name, count in found.items():
+        yield next(gene for gene in searched[0].kernel.space.genes if gene.name == name), count

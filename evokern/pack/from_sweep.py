@@ -15,7 +15,7 @@ from evokern.export.checked import Report
 from evokern.export.from_store import exportable_trial
 from evokern.files import write_whole
 from evokern.pack.baseline_code import baselines_of
-from evokern.pack.candidates import MOST_TRIALS, Place
+from evokern.pack.candidates import MOST_TRIALS, Place, narrow_genes
 from evokern.pack.choice import Summary, summary_of
 from evokern.pack.crosswise import CrosswiseTimes
 from evokern.pack.folder import Written, package_name, write_package
@@ -83,7 +83,14 @@ def packed_sweep(
         searched, without = _searched(stack, sweep, databases, request)
         kernel, baselines = searched[0].kernel, baselines_of(searched[0].kernel)
         stored = CrosswiseTimes(databases, baselines.names, report, request.budget_s)
-        work = Selection(_places(sweep, searched), searched, stored, request, report, unseen=sweep.shapes.sampled)
+        places = _places(sweep, searched)
+        for gene, count in narrow_genes(searched, [one for one in places if not one.held_out]):
+            report(
+                f"{count} of {count_noun(len(searched), 'champion')} run only their own shape because of gene "
+                f"{gene.name}; to search programs for more shapes, set [genes] {gene.name} in {sweep.path} to other "
+                f"values ({', '.join(map(str, gene.values))})"
+            )
+        work = Selection(places, searched, stored, request, report, unseen=sweep.shapes.sampled)
         chosen, variants, tree = work.choose()
         made = describe(kernel, package, variants, tree, work.modes())
         summary, held_out = (summary_of(tree, work.samples_of(chosen, held_out=held)) for held in (False, True))

@@ -5,9 +5,9 @@
 // mma_path.cuh has the fast algorithms, ring_loop.cuh those with the copy engine, and tile_path.cuh the path through shared
 // memory; kernel.py computes the sizes that are macros.
 //
-// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BF16 1 if the
-// tensors and P are bfloat16, 0 if they are fp16. "fp16" below means either type, except for accumulators, exponentials
-// and scores in shared memory, for which 8 significant bits are too few.
+// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length and TOTAL_STEPS the number of steps over all keys,
+// each 0 if known only at run time; BF16 1 if the tensors and P are bfloat16, 0 if they are fp16. "fp16" below means either
+// type, except for accumulators, exponentials and scores in shared memory, for which 8 significant bits are too few.
 // kernel.py describes the genes; the generated header defines them, and asserts the constraints.
 
 #include "evokern_genes.h"

@@ -48,10 +48,11 @@ GENES = (
     Mutation("RESTRICT", (1, 0), when={"KV_LOAD": ("vector16", "scalar_coalesced", "scalar_strided")}, for_study=(0,),
              doc="__restrict__ on the tensors, so that plain loads may use the read-only path",
              relieves=("memory", "tensor")),
-    Mutation("STATIC_SEQ", (1, 0),
-             doc="compile-time sequence length: unrolled loops, and no tail code if all tiles are whole",
+    Mutation("LENGTH", ("static", "steps", "runtime"),
+             doc="compile-time sequence length: unrolled loops, and no tail code if all tiles are whole; or only the "
+                 "number of steps, so that one program runs all lengths with as many steps; or neither",
              relieves={"arithmetic": 2, "latency": 1}),
-    Mutation("KV_BUFFERS", ("ring", "resident"), when={**FRAGMENTS, **WARPS, "STATIC_SEQ": (1,)},
+    Mutation("KV_BUFFERS", ("ring", "resident"), when={**FRAGMENTS, **WARPS, "LENGTH": ("static", "steps")},
              doc="ring of STAGES buffers, or all of K and V in shared memory",
              relieves={"latency": 4}),
     Mutation("QK_PATH", ("shared", "direct"), when={**MMA, "KV_BUFFERS": ("resident",)},
@@ -263,11 +264,12 @@ def shared_bytes(c, p):
 
 
 def macros(c, p):
-    """Return the problem and the sizes; SEQ_LEN and TOTAL_STEPS are 0 if the length is known only at run time."""
+    """Return the problem and the sizes; SEQ_LEN and TOTAL_STEPS are 0 if they are known only at run time."""
     steps = total_steps(c, p)
     return {
-        "HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0, "BF16": int(p["dtype"] == "bf16"),
-        "TOTAL_STEPS": steps if c.STATIC_SEQ else 0, "STEP_KEYS": tile_keys(c) * (1 if bulk(c) else c.KEY_SPLITS),
+        "HEAD_DIM": p.D, "CAUSAL": p.causal, "BF16": int(p["dtype"] == "bf16"),
+        "SEQ_LEN": p.S if c["LENGTH"] == "static" else 0, "TOTAL_STEPS": 0 if c["LENGTH"] == "runtime" else steps,
+        "STEP_KEYS": tile_keys(c) * (1 if bulk(c) else c.KEY_SPLITS),
         "TILES_M": row_tiles(c),
         "THREADS": threads(c), "CONSUMER_THREADS": consumer_threads(c),
         "BUFFERS": steps if resident(c) else c.STAGES,
@@ -306,8 +308,8 @@ CONSTRAINTS = (
                "the rows of a warp must be whole tiles of 16 query rows"),
     Constraint("threads_within_block", lambda c: AtMost(threads(c), 1024, "threads"),
                "a block has at most 1024 threads"),
-    Constraint("resident_needs_static_length", lambda c: not resident(c) or c.STATIC_SEQ == 1,
-               "resident K and V need a compile-time length (STATIC_SEQ=1)"),
+    Constraint("resident_needs_known_steps", lambda c: not resident(c) or c["LENGTH"] != "runtime",
+               "resident K and V need a compile-time number of steps (LENGTH=static or steps)"),
     Constraint("direct_takes_one_step", lambda c, p: c["QK_PATH"] == "shared"
                or (total_steps(c, p) == 1 and c["Q_LOCATION"] == "registers"),
                "fragments loaded directly from global memory hold the keys of only one step, and need Q in registers"),
@@ -327,7 +329,7 @@ CONSTRAINTS = (
                "more persistent blocks than tasks would have no work", wasteful=True),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
                "without a causal mask all row blocks have the same work", wasteful=True),
-    Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c.STATIC_SEQ == 1 and not p.causal),
+    Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c["LENGTH"] != "runtime" and not p.causal),
                "unrolling a loop of unknown length mostly adds unused code", wasteful=True),
     Constraint("unroll_within_steps",
                lambda c, p: c.UNROLL == 1 or AtMost(-(-c.UNROLL // 2), total_steps(c, p), "steps"),

@@ -6,8 +6,8 @@
 // per row. fragments.cuh converts bytes to operands of the tensor cores, forward.cuh has the algorithm, output.cuh stores,
 // kernel.py computes the sizes that are macros.
 //
-// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BIASED 1 for
-// biased bytes, 0 for E4M3.
+// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length and TOTAL_STEPS the number of steps over all keys,
+// each 0 if known only at run time; BIASED 1 for biased bytes, 0 for E4M3.
 // kernel.py describes the genes; the generated header defines them, and asserts the constraints. P V always uses fp16,
 // because P in 8 bits would exceed the tolerance.
 

@@ -40,8 +40,9 @@ GENES = (
              doc="for biased bytes: 128 subtracted from the final result, or from each element"),
     Mutation("KV_LOAD", ("cp_async", "vector16", "scalar"), doc="method of copying Q, K and V to shared memory",
              relieves={"memory": 2, "shared-memory": 1, "latency": 1}),
-    Mutation("STATIC_SEQ", (1, 0),
-             doc="compile-time sequence length: unrolled loops, and no tail code if all tiles are whole",
+    Mutation("LENGTH", ("static", "steps", "runtime"),
+             doc="compile-time sequence length: unrolled loops, and no tail code if all tiles are whole; or only the "
+                 "number of steps, so that one program runs all lengths with as many steps; or neither",
              relieves={"arithmetic": 2, "latency": 1}),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded"), doc="layout of tiles in shared memory",
              relieves={"shared-memory": 4, "memory": 1}),
@@ -113,7 +114,7 @@ def row_bytes(c, p):
 
 def resident(c, p):
     """Return whether each step has its own buffer, so that no buffer is filled twice."""
-    return c.STATIC_SEQ == 1 and total_steps(c, p) <= c.STAGES
+    return c["LENGTH"] != "runtime" and total_steps(c, p) <= c.STAGES
 
 
 def buffers(c, p):
@@ -149,9 +150,11 @@ def shared_bytes(c, p):
 
 
 def macros(c, p):
-    """Return the problem and the sizes; SEQ_LEN is 0 if the length is known only at run time."""
+    """Return the problem and the sizes; SEQ_LEN and TOTAL_STEPS are 0 if they are known only at run time."""
     return {
-        "HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0, "BIASED": int(p["dtype"] == "u8"),
+        "HEAD_DIM": p.D, "CAUSAL": p.causal, "BIASED": int(p["dtype"] == "u8"),
+        "SEQ_LEN": p.S if c["LENGTH"] == "static" else 0,
+        "TOTAL_STEPS": 0 if c["LENGTH"] == "runtime" else total_steps(c, p),
         "THREADS": threads(c), "TILES_M": row_tiles(c), "STEP_KEYS": c.BLOCK_N * c.KEY_SPLITS,
         "ELEMENT_BYTES": element_bytes(c), "ROW_BYTES": row_bytes(c, p), "TILE_BYTES": c.BLOCK_N * row_bytes(c, p),
         "RESIDENT": int(resident(c, p)), "BUFFERS": buffers(c, p), "AHEAD": groups_ahead(c, p),
@@ -184,7 +187,7 @@ CONSTRAINTS = (
                "E4M3 has no zero point to subtract", wasteful=True),
     Constraint("ring_within_steps", lambda c, p: AtMost(c.STAGES, max(total_steps(c, p) + 1, 2), "buffers"),
                "more buffers than steps would stay empty", wasteful=True),
-    Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL == 1 or (c.STATIC_SEQ == 1 and not p.causal),
+    Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL == 1 or (c["LENGTH"] != "runtime" and not p.causal),
                "unrolling a loop of unknown length mostly adds unused code", wasteful=True),
     Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or AtMost(c.UNROLL, total_steps(c, p), "steps"),
                "unrolling by more than the number of steps has no effect", wasteful=True),

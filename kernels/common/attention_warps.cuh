@@ -56,6 +56,11 @@ __device__ __forceinline__ void sync_split(int split) {
 __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
   if constexpr (SPECIALISED) split = 0;
+  if constexpr (SEQ_LEN == 0 && TOTAL_STEPS != 0 && !CAUSAL) {
+    if (SPLITS == 1 || SPECIALISED) return TOTAL_STEPS;
+    const int last_key = (TOTAL_STEPS - 1) * STEP_KEYS + static_cast<int>(split) * TILE_KEYS;
+    return TOTAL_STEPS - (last_key >= length);  // of the last step, some splits may have no keys
+  }
   const int visible = CAUSAL ? min(length, first_row + TILE_ROWS) : length;
   return ceil_div(max(visible - static_cast<int>(split) * TILE_KEYS, 0), STEP_KEYS);
 }

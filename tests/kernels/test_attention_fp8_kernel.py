@@ -74,11 +74,11 @@ def test_feasible_candidates_compile(architecture: str, chip: str) -> None:
     [
         ("1,1,200,64", {}),
         ("1,1,72,64,causal=1", {"E4M3_TO_FP16": "cvt", "KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16}),
-        ("1,1,72,64", {"MMA": "e4m3", "SMEM_LAYOUT": "padded", "KEY_SPLITS": 1, "STATIC_SEQ": 0}),
+        ("1,1,72,64", {"MMA": "e4m3", "SMEM_LAYOUT": "padded", "KEY_SPLITS": 1, "LENGTH": "runtime"}),
         ("1,1,72,64,causal=1,dtype=u8", {"MMA": "int8", "STAGES": 1, "BLOCK_N": 16}),
         ("1,1,40,128,dtype=u8", {"MMA": "int8", "ZERO_POINT": "subtracted", "FRAGMENT_LOAD": "words"}),
         ("1,1,72,64,dtype=u8", {"FRAGMENT_LOAD": "words", "KV_LOAD": "scalar", "SMEM_LAYOUT": "padded", "ROW_PAD": 4}),
-        ("1,1,40,128", {"DEQUANTISE": "on_load", "KV_LOAD": "vector16", "LOOP_ORDER": "plain"}),
+        ("1,1,40,128", {"DEQUANTISE": "on_load", "KV_LOAD": "vector16", "LENGTH": "steps"}),
         ("1,1,72,64,dtype=u8", {"DEQUANTISE": "on_load", "KV_LOAD": "scalar", "FRAGMENT_LOAD": "words"}),
     ],
 )

@@ -67,7 +67,10 @@ def test_feasible_candidates_compile(chip, ways):
     [
         ("1,1,200,64", {}),
         ("1,1,72,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "MERGE": "fp32"}),
-        ("1,1,256,64", {"KV_BUFFERS": "resident", "BLOCK_N": 64, "WARPS_M": 2, "KEY_WALK": "rotated"}),
+        (
+            "1,1,256,64",
+            {"KV_BUFFERS": "resident", "BLOCK_N": 64, "WARPS_M": 2, "KEY_WALK": "rotated", "LENGTH": "steps"},
+        ),
         ("1,1,72,128,causal=1", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "KV_LOAD": "vector16"}),
         ("1,2,100,64", DIRECT),
         (
@@ -75,20 +78,20 @@ def test_feasible_candidates_compile(chip, ways):
             {"KV_BUFFERS": "resident", "QK_PATH": "direct", "LOOKAHEAD": 1, "BLOCK_M": 16, "WARPS_M": 1},
         ),
         ("1,1,200,64", {"WARP_ROLES": "loaders", "STAGES": 3, "LOAD_WARPS": 2}),
-        ("1,1,40,64", {"STATIC_SEQ": 0, "SCHEDULE": "persistent", "GRID_BLOCKS": 58, "ROW_SUM": "add"}),
+        ("1,1,40,64", {"LENGTH": "runtime", "SCHEDULE": "persistent", "GRID_BLOCKS": 58, "ROW_SUM": "add"}),
         ("1,1,72,64,causal=1", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),
         ("1,1,24,64", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
-        ("1,1,200,64", WGMMA),
+        ("1,1,200,64", WGMMA | {"LENGTH": "steps", "KEY_SPLITS": 2}),
         (
             "1,1,136,128,causal=1",
             WGMMA | {"LOOP_ORDER": "plain", "Q_LOCATION": "shared", "KEY_SPLITS": 1, "ROW_SUM": "add"},
         ),
         (
             "1,1,256,64",
-            WGMMA | {"KV_BUFFERS": "resident", "BLOCK_M": 128, "WARPS_M": 8, "EXP": "f16x2", "STATIC_SEQ": 1},
+            WGMMA | {"KV_BUFFERS": "resident", "BLOCK_M": 128, "WARPS_M": 8, "EXP": "f16x2", "LENGTH": "steps"},
         ),
         ("1,1,200,64,causal=1", WGMMA | {"WARP_ROLES": "loaders", "STAGES": 3, "KEY_SPLITS": 1, "RESCALE": "always"}),
-        ("1,1,72,128", WGMMA | {"KV_LOAD": "vector16", "BLOCK_N": 64, "STATIC_SEQ": 0, "Q_LOCATION": "shared"}),
+        ("1,1,72,128", WGMMA | {"KV_LOAD": "vector16", "BLOCK_N": 64, "LENGTH": "runtime", "Q_LOCATION": "shared"}),
         ("1,1,200,64,dtype=bf16", {}),
         ("1,1,72,64,causal=1,dtype=bf16", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "ROW_SUM": "add"}),
         ("1,2,100,64,dtype=bf16", DIRECT),
@@ -98,7 +101,7 @@ def test_feasible_candidates_compile(chip, ways):
         # Tensor copies: tails, alternating warpgroups, and persistent blocks with one or two tasks.
         ("1,1,200,128", TURNS | {"RESCALE": "lazy"}),
         ("1,1,264,64,causal=1,dtype=bf16", TURNS | {"STAGES": 3, "ROW_SUM": "ones_mma"}),
-        ("1,1,200,64,causal=1", BULK | {"GROUPS": 3, "TILE_N": 80, "STATIC_SEQ": 0}),
+        ("1,1,200,64,causal=1", BULK | {"GROUPS": 3, "TILE_N": 80, "LENGTH": "steps"}),
         (
             "1,30,72,64,causal=1",
             BULK | PERSISTENT | {"GRID_ORDER": "heads_fast", "MIN_BLOCKS": 3},
@@ -116,7 +119,7 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
     ("problem", "choices"),
     [
         ("1,1,200,64", {}),
-        ("1,1,104,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "STATIC_SEQ": 0}),
+        ("1,1,104,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "LENGTH": "runtime"}),
         ("1,1,128,64", {"KV_BUFFERS": "resident", "BLOCK_N": 16, "KEY_SPLITS": 4, "WARPS_M": 2, "EXP": "f16x2"}),
         ("1,1,72,128,causal=1", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "ROW_SUM": "add"}),
         (
@@ -125,7 +128,7 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
         ),
         ("1,1,256,64", WGMMA | {"Q_LOCATION": "shared", "ROW_SUM": "add"}),
         ("1,1,200,64,causal=1,dtype=bf16", TURNS),
-        ("1,1,136,128", BULK | {"ROW_SUM": "ones_mma", "STATIC_SEQ": 0}),
+        ("1,1,136,128", BULK | {"ROW_SUM": "ones_mma", "LENGTH": "runtime"}),
         pytest.param("1,1,200,64,dtype=bf16", {}, marks=pytest.mark.slow),
     ],
 )
@@ -136,10 +139,14 @@ def test_a_block_that_overflows_begins_anew(problem, choices, magnitude):
     assert _error_on_the_ptx_machine(problem, {"RESCALE": "restart"} | choices, magnitude) < 2 * roundoff
 
 
-@pytest.mark.parametrize(("problem", "static"), [("1,1,40,64", 0), ("1,1,128,64,causal=1", 1)], ids=["short", "causal"])
-def test_a_split_without_keys_weighs_nothing_in_a_block_that_begins_anew(problem, static):
+@pytest.mark.parametrize(
+    ("problem", "length"),
+    [("1,1,40,64", "runtime"), ("1,1,128,64,causal=1", "static"), ("1,1,40,64", "steps")],
+    ids=["short", "causal", "steps"],
+)
+def test_a_split_without_keys_weighs_nothing_in_a_block_that_begins_anew(problem, length):
     """A row of q that is no number makes its block begin anew; the others keep their answers."""
-    choices = {"RESCALE": "restart", "KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "STATIC_SEQ": static}
+    choices = {"RESCALE": "restart", "KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "LENGTH": length}
     got, expected = _answers_on_the_ptx_machine(problem, choices, broken_row=3)
     assert got.isnan().any(-1).nonzero().tolist() == [[0, 0, 3]]
     others = torch.arange(got.shape[2]) != 3

@@ -16,7 +16,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.errors import StudyError
 from evokern.hardware.profiles import chip
-from evokern.pack.candidates import Place, PoolCandidate, pool_of
+from evokern.pack.candidates import Place, PoolCandidate, measured_at, narrow_genes, pool_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes
 from evokern.pack.proofs import Unverified
@@ -28,11 +28,11 @@ from evokern.study.trial import Outcome
 KERNEL = load_kernel(ROOT / "kernels/attention")
 
 
-def _place(length: int, *, held_out: bool = False) -> Place:
+def _place(length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None) -> Place:
     record = SimpleNamespace(device="sim:l4", predicted=True, secret=1, created="", timing_rule=None)
     trial = SimpleNamespace(number=7, config=KERNEL.space.default())
     problem = KERNEL.problem(f"1,2,{length},64")
-    subject: Any = TrialUnderTest(record, None, KERNEL, (problem,), trial, (), None)  # type: ignore[arg-type]
+    subject: Any = TrialUnderTest(record, SimpleNamespace(genes=genes or {}), KERNEL, (problem,), trial, (), None)  # type: ignore[arg-type]
     return Place(f"S{length}", subject, chip("l4"), 1.0, held_out)
 
 
@@ -54,7 +54,7 @@ class _Stored:
         times: dict[str, float] = {}
         refuted: Mapping[str, str] = {}
         for config in configs:
-            key, general = place.program(config).config, config["STATIC_SEQ"] == 0
+            key, general = place.program(config).config, config["LENGTH"] == "runtime"
             if general and place.problem["S"] == self.refuted_at:
                 refuted = {key: "wrong: it differs"}
             else:
@@ -63,11 +63,11 @@ class _Stored:
 
     def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
         self.edges += [str(one["S"]) for one in problems]
-        return "wrong: it differs" if self.failing_edges and config["STATIC_SEQ"] == 0 else ""
+        return "wrong: it differs" if self.failing_edges and config["LENGTH"] == "runtime" else ""
 
     def stages(self, variants: Sequence[Unverified]) -> list[Mapping[str, Any]]:
         self.titles += [one.title for one in variants]
-        return [{"verified": one.config["STATIC_SEQ"] == 1 or self.verified} for one in variants]
+        return [{"verified": one.config["LENGTH"] == "static" or self.verified} for one in variants]
 
 
 @pytest.fixture(autouse=True)
@@ -85,13 +85,22 @@ def _selection(stored: Any, variants: int = 1, *, unseen: bool = False, force: b
 
 
 def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> None:
-    """STATIC_SEQ=1 serves one length; the same champion with STATIC_SEQ=0 serves all, and comes first."""
+    """LENGTH=static serves one length; the same champion with LENGTH=runtime serves all, and comes first."""
     sample = [_place(64), _place(128), _place(256)]
     pool = pool_of(sample[:2], sample, 8, variants=1)
-    assert [(one.changed, one.config["STATIC_SEQ"]) for one in pool] == [("STATIC_SEQ=0", 0), ("", 1)]
-    assert pool[0].title == "trial 7 of S64 with STATIC_SEQ=0"
+    assert [(one.changed, one.config["LENGTH"]) for one in pool] == [("LENGTH=runtime", "runtime"), ("", "static")]
+    assert pool[0].title == "trial 7 of S64 with LENGTH=runtime"
     assert len(pool_of(sample[:2], sample, 1, variants=1)) == 1
     assert isinstance(pool[0], PoolCandidate)
+
+
+def test_a_gene_that_compiles_a_shape_into_the_code_is_named() -> None:
+    """Both champions serve one length because of LENGTH; without the value, a champion is a reference only."""
+    sample = [_place(64), _place(128), _place(256)]
+    assert [(gene.name, count) for gene, count in narrow_genes(sample[:2], sample)] == [("LENGTH", 2)]
+    other = _place(192, genes={"LENGTH": ("steps", "runtime")})
+    _, references = measured_at(_place(200), [], [other], lambda program: False)
+    assert [config["LENGTH"] for config in references] == ["static"]
 
 
 def test_the_general_candidate_serves_held_out_shapes() -> None:
@@ -99,20 +108,20 @@ def test_the_general_candidate_serves_held_out_shapes() -> None:
     stored = _Stored()
     work = _selection(stored)
     chosen, variants, tree = work.choose()
-    assert [variant.config["STATIC_SEQ"] for variant in variants] == [0]
+    assert [variant.config["LENGTH"] for variant in variants] == ["runtime"]
     found = summary_of(tree, work.samples_of(chosen, held_out=True))
     assert (found.shapes, found.own_share, found.to_baseline, found.slower) == (2, 1.0, 0, 0)
     assert found.loss == pytest.approx(0.1)
     assert found.speedup == pytest.approx(3.0 / 1.1)
     assert stored.edges == ["319"]  # the smallest and the largest shape were measured already
     (facts,) = work.facts(chosen, variants)
-    assert (facts["changed"], facts["verification"]["verified"]) == ("STATIC_SEQ=0", True)
-    assert stored.titles == ["trial 7 of S64 with STATIC_SEQ=0"]
+    assert (facts["changed"], facts["verification"]["verified"]) == ("LENGTH=runtime", True)
+    assert stored.titles == ["trial 7 of S64 with LENGTH=runtime"]
 
 
 def test_a_variant_that_cannot_be_verified_needs_force() -> None:
     """The message names the variant and the reason; `force` packs it without a verification."""
-    with pytest.raises(StudyError, match=r"STATIC_SEQ=0 is not verified at .* \(sanitizer: a race\).* use --force"):
+    with pytest.raises(StudyError, match=r"LENGTH=runtime is not verified at .* \(sanitizer: a race\).* use --force"):
         _selection(_Stored(verified=None)).choose()
     stored = _Stored(verified=None)
     work = _selection(stored, force=True)
@@ -133,17 +142,17 @@ def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored, why
     """A wrong result at a held-out shape or at an edge, or a finding, removes the program; the reason is kept."""
     work = _selection(stored)
     chosen, variants, tree = work.choose()
-    assert [variant.config["STATIC_SEQ"] for variant in variants] == [1]
-    assert why in work.refuted["trial 7 of S64 with STATIC_SEQ=0"]
+    assert [variant.config["LENGTH"] for variant in variants] == ["static"]
+    assert why in work.refuted["trial 7 of S64 with LENGTH=runtime"]
     assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == 0.0
 
 
 def test_shapes_that_were_not_sampled_need_a_general_variant() -> None:
     """Three variants could be the champions of the three sampled shapes; a sample of a distribution needs another."""
-    for unseen, expected, share in ((False, [1, 1, 1], 0.0), (True, [0, 1, 1], 1.0)):
+    for unseen, expected, share in ((False, ["static"] * 3, 0.0), (True, ["runtime", "static", "static"], 1.0)):
         work = _selection(_Stored(baseline_us=1000.0), 3, unseen=unseen)
         chosen, variants, tree = work.choose()
-        assert sorted(variant.config["STATIC_SEQ"] for variant in variants) == expected
+        assert sorted(variant.config["LENGTH"] for variant in variants) == expected
         assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == share
 
 

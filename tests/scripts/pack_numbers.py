@@ -32,6 +32,8 @@ from evokern.sweep import read_sweep
 ATTENTION = """kernel = "attention"
 dtype = "DTYPE"
 trials = 48
+[genes]
+LENGTH = ["steps", "runtime"]
 [shapes]
 count = 180
 held_out = 60
