@@ -38,6 +38,9 @@ ROUNDS, SAMPLES = 5, 5
 """Interleaved rounds at each shape, and samples of each candidate in a round."""
 MOST_RATIO = 1.25
 """Largest time of a candidate in the rounds, as a multiple of the fastest candidate's time."""
+CLEAR, FASTEST = 0.87, 4
+"""Below this multiple of the fastest baseline's time, only so many candidates take part in the rounds, because the ratio
+of the others is clear. A round costs about 50 ms per candidate."""
 _REFUTED = (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG)
 
 
@@ -97,12 +100,8 @@ class CrosswiseTimes:
             DeviceError: the device is not available.
             UsageError: the file cannot be written.
         """
-        subject = place.subject
-        where = _digest(place.device, subject.kernel.digest(), place.problem.key, str(subject.record.timing_rule))
-        empty: dict[str, Any] = {"times": {}, "refuted": {}, "baselines": {}, "ratios": {}}
-        entry = self._table["problems"].setdefault(where, {"problem": place.problem.in_words(every=True), **empty})
-        missing = [one for one in configs if config_key(one) not in entry["times"]]
-        if missing:
+        subject, entry = place.subject, self._entry(place)
+        if missing := self.missing(place, configs):
             self._begin(f"{count_noun(len(missing), 'candidate')} at {place.problem} on {place.device}")
             device, task = device_for(subject.record, None), subject.task(strict=True)
             with running_device(device, task) as started:
@@ -125,6 +124,19 @@ class CrosswiseTimes:
             entry["baselines"],
             {key: (low, high) for key, (low, high) in entry["ratios"].items() if key in keys},
         )
+
+    def missing(self, place: Place, configs: Sequence[Config]) -> list[Config]:
+        """Return the candidates without a stored time at a place."""
+        return [one for one in configs if config_key(one) not in self._entry(place)["times"]]
+
+    def _entry(self, place: Place) -> dict[str, Any]:
+        rule = str(place.subject.record.timing_rule)
+        where = _digest(place.device, place.kernel.digest(), place.problem.key, rule)
+        empty: dict[str, Any] = {"times": {}, "refuted": {}, "baselines": {}, "ratios": {}}
+        entry: dict[str, Any] = self._table["problems"].setdefault(
+            where, {"problem": place.problem.in_words(every=True), **empty}
+        )
+        return entry
 
     def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
         """Return the reason why a candidate fails the strict gate at some problems; empty if it passes at each.
@@ -192,10 +204,12 @@ def _failure(found: Evaluation) -> str:
 
 def _measure_rounds(device: Device, task: Task, passed: Mapping[Config, float], entry: dict[str, Any]) -> None:
     """Measure the fastest candidates and the fastest baseline in interleaved rounds, which replace their times."""
-    entrants = [one for one, time_us in passed.items() if time_us <= MOST_RATIO * min(passed.values())]
-    if not entry["baselines"] or not entrants or not isinstance(device, MeasuresRounds):
+    if not entry["baselines"] or not passed or not isinstance(device, MeasuresRounds):
         return
     fastest = min(entry["baselines"], key=lambda name: (entry["baselines"][name], name))
+    order = sorted(passed, key=lambda one: passed[one])
+    near = [one for one in order if passed[one] <= MOST_RATIO * passed[order[0]]]
+    entrants = near[:FASTEST] + [one for one in near[FASTEST:] if passed[one] > CLEAR * entry["baselines"][fastest]]
     measure = device.rounds(task, [fastest, *entrants])
     baseline, *found = effects(measure, 1 + len(entrants), rounds=ROUNDS, samples=SAMPLES)
     entry["baselines"][fastest] = baseline.time_us

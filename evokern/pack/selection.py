@@ -13,6 +13,7 @@ from evokern.errors import StudyError
 from evokern.export.checked import Report
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
+from evokern.pack.ahead import compiling_ahead
 from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at, served_by
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
@@ -60,17 +61,18 @@ class Selection:
         self.refuted: dict[str, str] = {}
         """Candidates that failed the gate at a shape, with the reason."""
         self._programs: dict[ProgramKey, int] = {}
-        measured: list[tuple[Place, list[Config], PlaceTimes]] = []
         self._modes: dict[tuple[tuple[str, str], ...], int] = {}
         self._traced: list[tuple[Place, Config]] = []
         """A place and a candidate for each mode."""
-        for place in places:
-            serving, references = measured_at(place, pool, searched, useful.__contains__)
-            known = [*serving, *references]
-            if known and place.names not in self._modes:
+        plans = [(place, *measured_at(place, pool, searched, useful.__contains__)) for place in places]
+        for place, serving, references in plans:
+            if (serving or references) and place.names not in self._modes:
                 self._modes[place.names] = len(self._modes)
-                self._traced.append((place, known[0]))
-            measured.append((place, serving, stored.at(place, known)))
+                self._traced.append((place, [*serving, *references][0]))
+        wanted = [(place, [*serving, *references]) for place, serving, references in plans]
+        with compiling_ahead([(place, configs) for place, configs in wanted if stored.missing(place, configs)]):
+            found_at = [stored.at(place, configs) for place, configs in wanted]
+        measured = [(place, serving, found) for (place, serving, _), found in zip(plans, found_at, strict=True)]
         measured = [one for one in measured if one[0].names in self._modes]
         wrong = self._wrong(measured)
         self._samples: list[tuple[Place, Sample]] = []
