@@ -39,8 +39,8 @@ ROUNDS, SAMPLES = 5, 5
 MOST_RATIO = 1.25
 """Largest time of a candidate in the rounds, as a multiple of the fastest candidate's time."""
 CLEAR, FASTEST = 0.87, 4
-"""Below this multiple of the fastest baseline's time, only so many candidates take part in the rounds, because the ratio
-of the others is clear. A round costs about 50 ms per candidate."""
+"""Below this multiple of the fastest baseline's time, only so many candidates take part in the rounds: the ratio of the
+others is clear. A round costs about 50 ms per candidate."""
 _REFUTED = (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG)
 
 
