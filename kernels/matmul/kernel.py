@@ -107,6 +107,14 @@ GENES = (
         relieves={"arithmetic": 2, "latency": 2, "launch": 1},
     ),
     Mutation(
+        "EXTENT",
+        ("exact", "padded"),
+        when=SKINNY,
+        doc="skinny: M and N known at compile time; or only a power of two of rows, so that one program runs all M up "
+        "to it and all N",
+        relieves={"memory": 1, "latency": 1},
+    ),
+    Mutation(
         "PRODUCTS",
         ("mma", "fma"),
         doc="skinny: tensor cores with the weights as rows, or plain FMA instructions",
@@ -289,7 +297,7 @@ def on_wgmma(c):
 
 
 def shape_compiled(c):
-    """Return whether M, N and K are compile-time constants, as always on the skinny path."""
+    """Return whether M, N and K are compile-time constants, as on the skinny path unless EXTENT=padded."""
     return skinny(c) or c["SHAPE"] == "compiled"
 
 
@@ -407,14 +415,25 @@ def pieces(c):
     return c.WARP_COLUMNS // 8 * (c.DEPTH // 32)
 
 
+def block_rows(c, p):
+    """Return the rows for which a block of the skinny path has sums: M, or a power of two."""
+    if c["EXTENT"] == "exact":
+        return p.M
+    least = 8 if c["PRODUCTS"] == "mma" else 1
+    classes = [rows for rows in (1, 2, 4, 8, 16, 32, 64) if rows >= least]
+    return next((rows for rows in classes if rows >= p.M), SKINNY_ROWS)
+
+
 def activation_pieces(c, p):
     """Return the number of 16-byte pieces of A per lane and step on the skinny path."""
-    return (-(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M) * (c.DEPTH // 32)
+    rows = block_rows(c, p)
+    return (-(-rows // 8) if c["PRODUCTS"] == "mma" else rows) * (c.DEPTH // 32)
 
 
 def rows_read(c, p):
     """Return the rows of A that a warp of the skinny path reads, rounded up to mma tiles if it uses tensor cores."""
-    return p.M if lanes_along_depth(c) == 32 else -(-p.M // 8) * 8
+    rows = block_rows(c, p)
+    return rows if lanes_along_depth(c) == 32 else -(-rows // 8) * 8
 
 
 def stored_tiles(c, p):
@@ -430,6 +449,8 @@ def macros(c, p):
     """Return the problem and the sizes, which kernel.cu and skinny.cuh describe."""
     (a_rows, a_pitch), (b_rows, b_pitch) = stored_tiles(c, p)
     shape = (p.M, p.N, p.K) if shape_compiled(c) else (0, 0, 0)
+    if skinny(c):
+        shape = block_rows(c, p), p.N if c["EXTENT"] == "exact" else 0, p.K
     return {
         "BF16": int(p["dtype"] == "bf16"), "NT": int(transposed(p)),
         **dict(zip(("ROWS_A", "COLUMNS_B", "DEPTH_A"), shape, strict=True)),
@@ -462,7 +483,7 @@ def shared_bytes(c, p):
     if skinny(c):
         places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
         ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
-        return max(ring, 4 * c.WARPS_K * p.M * (block_tile(c)[1] + 4))
+        return max(ring, 4 * c.WARPS_K * block_rows(c, p) * (block_tile(c)[1] + 4))
     ring = c.STAGES * sum(rows * pitch * 2 for rows, pitch in stored_tiles(c, p))
     tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] != "direct" and c.SPLIT_K == 1 else 0
     # With several tiles per block, the ring is in use while a tile is stored.
@@ -479,7 +500,8 @@ def skinny_registers(c, p):
     if not skinny(c):
         return True
     registers = c["LOAD"] == "registers"
-    sums = c.WARP_COLUMNS // 8 * (2 * -(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M)
+    rows = block_rows(c, p)
+    sums = c.WARP_COLUMNS // 8 * (2 * -(-rows // 8) if c["PRODUCTS"] == "mma" else rows)
     ahead = registers & (c["FRAGMENTS"] == "ahead")
     activations = 4 * activation_pieces(c, p) * (1 + (c.STAGES - 1) * ahead)
     weights = 4 * (c.STAGES * pieces(c) if registers else c.WARP_COLUMNS // 8)
@@ -578,7 +600,7 @@ def launches(c, p):
     """Return the launch of the product, and for MERGE=launch a second launch that adds the splits' sums."""
     if bulk(c):
         return [bulk_launch(c, p)]
-    shape = () if skinny(c) else (i32(p.M), i32(p.N), i32(p.K))  # constants on the skinny path
+    shape = (i32(p.M), i32(p.N)) if skinny(c) else (i32(p.M), i32(p.N), i32(p.K))
     product = Launch(
         "matmul_skinny" if skinny(c) else "matmul",
         (blocks(c, p), c.SPLIT_K),

@@ -29,20 +29,22 @@ struct RowRing {
   int left, left_a;           // elements of K from this lane's first chunks to the end
   uint32_t stages;            // the warp's first stage
   u64 policy;                 // cache policy of weight loads, if any
+  Extent extent;
 
-  __device__ __forceinline__ RowRing(const uint16_t* a, const uint16_t* b, uint32_t shared, int column0, int depth0) {
+  __device__ __forceinline__ RowRing(const uint16_t* a, const uint16_t* b, Extent given, uint32_t shared, int column0, int depth0)
+      : extent(given) {
     const int row = Weights::lane_row(), chunk = Weights::lane_chunk(), depth_a = depth0 + Rows::lane_chunk() * CHUNK;
     stages = shared + threadIdx.x / 32 * (STAGES * STAGE);
     policy = EVICT_FIRST ? evict_first_policy() : 0;
     const char* weights = reinterpret_cast<const char*>(b);
     if constexpr (NT) {
-      const int first = WHOLE_BLOCKS ? column0 : min(column0, N - 1);
-      columns = N - first, left = K - depth0 - chunk * CHUNK;
-      next = weights + static_cast<size_t>(WHOLE_BLOCKS ? first + row : first) * ROW_BYTES + 2ll * (depth0 + chunk * CHUNK);
+      const int first = WHOLE_BLOCKS ? column0 : min(column0, extent.n() - 1);
+      columns = extent.n() - first, left = K - depth0 - chunk * CHUNK;
+      next = weights + static_cast<size_t>(WHOLE_BLOCKS ? first + row : first) * extent.row_bytes() + 2ll * (depth0 + chunk * CHUNK);
     } else {
       const int column = column0 + chunk * CHUNK;
-      columns = N - column, left = K - depth0 - row;
-      next = weights + static_cast<size_t>(depth0 + row) * ROW_BYTES + 2 * column;
+      columns = extent.n() - column, left = K - depth0 - row;
+      next = weights + static_cast<size_t>(depth0 + row) * extent.row_bytes() + 2 * column;
     }
     next_a = reinterpret_cast<const char*>(a + static_cast<size_t>(Rows::lane_row()) * K + depth_a);
     left_a = K - depth_a;
@@ -59,7 +61,7 @@ struct RowRing {
         const uint32_t place = to + Weights::at(first + row, Weights::lane_chunk()) + part * VECTOR * 2;
         const int rows = NT && !WHOLE_BLOCKS ? min(first + row, columns - 1) : first;
         const int elements = NT || WHOLE_BLOCKS ? part * VECTOR : min(part * VECTOR, columns - VECTOR);
-        const char* from = next + (rows * static_cast<int>(ROW_BYTES) + elements * 2);
+        const char* from = next + (rows * static_cast<int>(extent.row_bytes()) + elements * 2);
         const bool inside = WHOLE_STEPS || (NT ? part * VECTOR : first) < left;
         copy_weights<VECTOR>(place, from, inside, policy);
       }
@@ -68,11 +70,11 @@ struct RowRing {
 #pragma unroll
       for (int part = 0; part < CHUNK / VECTOR; part++) {
         const int row = first + Rows::lane_row();
-        const bool inside = (M % 8 == 0 || row < M) && (WHOLE_STEPS || part * VECTOR < left_a);
+        const bool inside = (WHOLE_TILES || row < extent.m()) && (WHOLE_STEPS || part * VECTOR < left_a);
         cp_async_zfill<2 * VECTOR>(to + Weights::BYTES + Rows::at(row, Rows::lane_chunk()) + part * VECTOR * 2,
                                    next_a + (first * K + part * VECTOR) * 2, inside);
       }
-    next += static_cast<size_t>(DEPTH) * (NT ? 2 : ROW_BYTES), next_a += DEPTH * 2;
+    next += static_cast<size_t>(DEPTH) * (NT ? 2 : extent.row_bytes()), next_a += DEPTH * 2;
     left -= DEPTH, left_a -= DEPTH;
   }
 

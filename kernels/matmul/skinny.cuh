@@ -19,8 +19,17 @@
 // along the columns. With SPLIT_K, the last block of a tile or a second launch adds the sums of all blocks.
 #pragma once
 
-// The shape is a compile-time constant, so that distances between loads are immediates and missing tails cost nothing.
-constexpr int M = ROWS_A, N = COLUMNS_B, K = DEPTH_A;
+// With EXTENT=exact, the shape is a compile-time constant, so that distances between loads are immediates and missing tails
+// cost nothing. With EXTENT=padded, only K and a power of two of rows are, so that one program runs all M up to it and all N.
+constexpr bool EXACT = EXTENT == EXTENT_EXACT;
+constexpr int BLOCK_ROWS = ROWS_A, K = DEPTH_A;
+struct Extent {
+  int rows, columns;
+  __device__ __forceinline__ int m() const { return EXACT ? ROWS_A : rows; }
+  __device__ __forceinline__ int n() const { return EXACT ? COLUMNS_B : columns; }
+  // Returns the bytes of a row of B.
+  __device__ __forceinline__ uint32_t row_bytes() const { return 2 * (NT ? K : n()); }
+};
 constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
 constexpr bool PREFETCH = WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH;
 constexpr bool ASYNC_ACTIVATIONS = ASYNC && AHEAD;
@@ -32,16 +41,16 @@ constexpr int UNROLLED = ASYNC ? 1 : STAGES;           // unrolled steps of the 
 constexpr int QUARTERS = DEPTH / 32;                   // pieces per lane along K in a step
 constexpr int PIECES_DEPTH = DEPTH_LANES * CHUNK;      // elements of K per piece of a group of lanes
 constexpr int STEP_DEPTH = QUARTERS * PIECES_DEPTH;    // elements of K per step
-constexpr int ROW_TILES = (M + 7) / 8;                 // mma tiles along the rows of A
-constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A per lane
+constexpr int ROW_TILES = (BLOCK_ROWS + 7) / 8;                 // mma tiles along the rows of A
+constexpr int LANE_ROWS = MMA ? ROW_TILES : BLOCK_ROWS;  // rows of A per lane
 constexpr int RUN = NT || LANE_COLUMNS > CHUNK ? CHUNK : LANE_COLUMNS;  // elements per piece from one row of B
 constexpr int PIECE_ROWS = CHUNK / RUN;                // rows of B per piece
 constexpr int ACCESS = VECTOR < RUN ? VECTOR : RUN;    // elements per access to B
 constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // places per lane and stage: weights, then activations
 constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats per row of the block's sums
 constexpr int STEPS = (K + STEP_DEPTH - 1) / STEP_DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, steps per split
-constexpr bool WHOLE_STEPS = K % STEP_DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
-constexpr uint32_t ROW_BYTES = 2 * (NT ? K : N);       // of B
+constexpr bool WHOLE_STEPS = K % STEP_DEPTH == 0, WHOLE_BLOCKS = EXACT && COLUMNS_B % BLOCK_COLUMNS == 0;
+constexpr bool WHOLE_TILES = EXACT && BLOCK_ROWS % 8 == 0;
 
 // Returns the column of C of a lane's j-th column, relative to its warp.
 __device__ __forceinline__ int lane_column(int group, int j) {
@@ -85,11 +94,11 @@ struct Activations {
 
   // Calls use(row, quarter, part, address, inside) for each access of a step that starts at this lane's `from`.
   template <typename Use>
-  __device__ __forceinline__ static void for_each_part(const char* from, int left, Use&& use) {
+  __device__ __forceinline__ static void for_each_part(const char* from, int left, int rows, Use&& use) {
     const int group = threadIdx.x % 32 / DEPTH_LANES;
 #pragma unroll
     for (int i = 0; i < LANE_ROWS; i++) {
-      const bool row = !MMA || M % 8 == 0 || i * 8 + group < M;
+      const bool row = MMA ? WHOLE_TILES || i * 8 + group < rows : EXACT || i < rows;
 #pragma unroll
       for (int quarter = 0; quarter < QUARTERS; quarter++)
 #pragma unroll
@@ -99,8 +108,8 @@ struct Activations {
         }
     }
   }
-  __device__ __forceinline__ void load(const char* from, int left) {
-    for_each_part(from, left, [&](int row, int quarter, int part, const char* address, bool inside) {
+  __device__ __forceinline__ void load(const char* from, int left, int rows) {
+    for_each_part(from, left, rows, [&](int row, int quarter, int part, const char* address, bool inside) {
       load_part<VECTOR, false>(v[row][quarter], part, address, inside);
     });
   }
@@ -113,10 +122,12 @@ struct Ring {
   int all, left;                                           // elements of K from its first depth to the end, in the first and the next step
   uint32_t place;                                          // this lane's first place in shared memory
   u64 policy;                                              // cache policy of weight loads, if any
+  Extent extent;
   uint32_t held[ASYNC ? 1 : STAGES][PIECES][4];
   Activations held_a[ASYNC || !AHEAD ? 1 : STAGES];
 
-  __device__ __forceinline__ Ring(const uint16_t* a, const uint16_t* b, uint32_t shared, int column0, int depth0) {
+  __device__ __forceinline__ Ring(const uint16_t* a, const uint16_t* b, Extent given, uint32_t shared, int column0, int depth0)
+      : extent(given) {
     const int group = threadIdx.x % 32 / DEPTH_LANES, depth = depth0 + threadIdx.x % DEPTH_LANES * CHUNK;
     const int column = column0 + lane_column(group, 0);
     all = left = K - depth;
@@ -124,18 +135,19 @@ struct Ring {
     policy = EVICT_FIRST ? evict_first_policy() : 0;
     next_a = reinterpret_cast<const char*>(a + (MMA ? group * K : 0) + depth);
     if constexpr (NT) {  // columns past the end repeat the last one; their results are never stored
-      const int first = WHOLE_BLOCKS ? column : min(column, N - 1);
-      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(first) * ROW_BYTES + 2ll * depth;
+      const int first = WHOLE_BLOCKS ? column : min(column, extent.n() - 1);
+      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(first) * extent.row_bytes() + 2ll * depth;
 #pragma unroll
-      for (int j = 0; j < LANE_COLUMNS; j++) column_offset[j][0] = (WHOLE_BLOCKS ? j : min(j, N - 1 - first)) * ROW_BYTES;
+      for (int j = 0; j < LANE_COLUMNS; j++)
+        column_offset[j][0] = (WHOLE_BLOCKS ? j : min(j, extent.n() - 1 - first)) * extent.row_bytes();
     } else {
-      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(depth) * ROW_BYTES + (WHOLE_BLOCKS ? 2 * column : 0);
+      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(depth) * extent.row_bytes() + (WHOLE_BLOCKS ? 2 * column : 0);
 #pragma unroll
       for (int panel = 0; panel < LANE_COLUMNS / RUN; panel++)
 #pragma unroll
         for (int part = 0; part < RUN / ACCESS; part++) {
           const int further = panel * (8 * RUN) + part * ACCESS;
-          column_offset[panel][part] = 2 * (WHOLE_BLOCKS ? further : min(column + further, N - ACCESS));
+          column_offset[panel][part] = 2 * (WHOLE_BLOCKS ? further : min(column + further, extent.n() - ACCESS));
         }
     }
   }
@@ -156,7 +168,7 @@ struct Ring {
           const int piece = quarter * LANE_COLUMNS + which, element = part * ACCESS;
           const int depth = quarter * PIECES_DEPTH + (NT ? element : which % RUN * PIECE_ROWS + element / RUN);
           const uint32_t column = column_offset[NT ? which : which / RUN][NT ? 0 : element % RUN / ACCESS];
-          const char* from = next + (column + depth * (NT ? 2 : ROW_BYTES));
+          const char* from = next + (column + depth * (NT ? 2 : extent.row_bytes()));
           const bool inside = WHOLE_STEPS || depth < left;
           if constexpr (ASYNC)
             copy_weights<ACCESS>(at(stage, piece) + 2 * element, from, inside, policy);
@@ -164,12 +176,12 @@ struct Ring {
             load_part<ACCESS, true>(held[stage][piece], part, from, inside, policy);
         }
     if constexpr (ASYNC_ACTIVATIONS)
-      Activations::for_each_part(next_a, left, [&](int row, int quarter, int part, const char* address, bool inside) {
+      Activations::for_each_part(next_a, left, extent.m(), [&](int row, int quarter, int part, const char* address, bool inside) {
         cp_async_zfill<2 * VECTOR>(at(stage, PIECES + row * QUARTERS + quarter) + part * VECTOR * 2, address, inside);
       });
     else if constexpr (AHEAD)
-      held_a[stage].load(next_a, left);
-    next += static_cast<size_t>(STEP_DEPTH) * (NT ? 2 : ROW_BYTES);
+      held_a[stage].load(next_a, left, extent.m());
+    next += static_cast<size_t>(STEP_DEPTH) * (NT ? 2 : extent.row_bytes());
     if constexpr (AHEAD) next_a += STEP_DEPTH * 2;
     left -= STEP_DEPTH;
   }
@@ -203,7 +215,7 @@ struct Ring {
   template <typename S>
   __device__ __forceinline__ void multiply(S& sums, int stage, int step) const {
     Activations activations;
-    if constexpr (!AHEAD) activations.load(next_a + step * (STEP_DEPTH * 2), all - step * STEP_DEPTH);
+    if constexpr (!AHEAD) activations.load(next_a + step * (STEP_DEPTH * 2), all - step * STEP_DEPTH, extent.m());
     if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // no barrier: each lane reads only its own copies
     if constexpr (AHEAD) take(activations, stage);
 #pragma unroll
@@ -246,7 +258,7 @@ struct MmaSums {
 #pragma unroll
       for (int odd = 0; odd < 2; odd++) {
         const int row = i * 8 + 2 * t + odd;
-        if (row >= M) continue;
+        if (row >= BLOCK_ROWS) continue;
         constexpr int WIDE = ROW_RING ? 1 : LANE_COLUMNS < 4 ? LANE_COLUMNS : 4;  // neighbouring columns of a lane in a row
 #pragma unroll
         for (int j = 0; j < LANE_COLUMNS; j += WIDE) {
@@ -261,7 +273,7 @@ struct MmaSums {
 
 // Sums of a lane with plain FMAs over its own depths; DEPTH_LANES lanes together have all depths.
 struct FmaSums {
-  float v[M][LANE_COLUMNS];
+  float v[BLOCK_ROWS][LANE_COLUMNS];
 
   template <typename A>
   __device__ __forceinline__ void add(const uint32_t (&weights)[LANE_COLUMNS][4], const A& a, int quarter) {
@@ -272,7 +284,7 @@ struct FmaSums {
         const uint32_t w = depth_pair(weights, j, word);
         const float low = low2float(w), high = high2float(w);
 #pragma unroll
-        for (int i = 0; i < M; i++) {
+        for (int i = 0; i < BLOCK_ROWS; i++) {
           const uint32_t x = a.v[i][quarter][word];
           v[i][j] = fmaf(high, high2float(x), fmaf(low, low2float(x), v[i][j]));
         }
@@ -281,7 +293,7 @@ struct FmaSums {
   __device__ __forceinline__ void store(uint32_t tile) const {
     const int group = threadIdx.x % 32 / DEPTH_LANES, t = threadIdx.x % DEPTH_LANES;
 #pragma unroll
-    for (int i = 0; i < M; i++)
+    for (int i = 0; i < BLOCK_ROWS; i++)
 #pragma unroll
       for (int j = 0; j < LANE_COLUMNS; j++) {
         const float sum = ROW_LANES ? warp_sum(v[i][j]) : quad_sum(v[i][j]);
@@ -300,7 +312,9 @@ using Sums = FmaSums;
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c,
-              float* __restrict__ partial) {
+              float* __restrict__ partial, int rows, int columns) {
+  const Extent extent{rows, columns};
+  const int M = extent.m(), N = extent.n();
   extern __shared__ __align__(16) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // makes the value uniform for the compiler
@@ -312,7 +326,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   const int first_step = block_step + block_steps * warp_k / WARPS_K;
   const int steps = block_step + block_steps * (warp_k + 1) / WARPS_K - first_step;
 
-  WeightRing ring(a, b, shared, column0 + warp_n * COLUMNS, first_step * STEP_DEPTH);
+  WeightRing ring(a, b, extent, shared, column0 + warp_n * COLUMNS, first_step * STEP_DEPTH);
 #pragma unroll
   for (int stage = 0; stage < STAGES; stage++) {
     if (stage < steps) ring.start(stage);
@@ -336,12 +350,12 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
     }
   }
   if constexpr (ASYNC) __syncthreads();  // the sums reuse the memory of the ring
-  sums.store(shared + (warp_k * (M * TILE_PITCH) + warp_n * COLUMNS) * 4);
+  sums.store(shared + (warp_k * (BLOCK_ROWS * TILE_PITCH) + warp_n * COLUMNS) * 4);
   __syncthreads();
 
   // Each thread adds the sums of the warps along K for some pairs of columns, in fixed order, so that results are
   // reproducible.
-  constexpr int PAIRS = M * (BLOCK_COLUMNS / 2), TURNS = (PAIRS + THREADS - 1) / THREADS;
+  constexpr int PAIRS = BLOCK_ROWS * (BLOCK_COLUMNS / 2), TURNS = (PAIRS + THREADS - 1) / THREADS;
   constexpr bool TICKET = SPLIT_K > 1 && MERGE == MERGE_TICKET;
   float2 kept[TICKET ? TURNS : 1];
 #pragma unroll
@@ -354,7 +368,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
 #pragma unroll
     for (int k = 1; k < WARPS_K; k++) {
       float low, high;
-      load_shared_floats(shared + ((k * M + row) * TILE_PITCH + within) * 4, low, high);
+      load_shared_floats(shared + ((k * BLOCK_ROWS + row) * TILE_PITCH + within) * 4, low, high);
       sum.x += low, sum.y += high;
     }
     if constexpr (SPLIT_K == 1)

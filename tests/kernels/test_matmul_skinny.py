@@ -25,6 +25,7 @@ KERNEL = load_kernel(KERNELS / "matmul")
 Genes = dict[str, Value]
 REGISTERS: Genes = {"LOAD": "registers", "WARPS_K": 2}
 ROW: Genes = {"LANES": "row"}
+PADDED: Genes = {"EXTENT": "padded"}
 SPLIT: Genes = {"SPLIT_K": 2, "MERGE": "ticket", "WARPS_K": 2}
 
 
@@ -44,26 +45,29 @@ def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
     ("problem", "choices"),
     [
         ("1,72,136,layout=nt", {"WARP_COLUMNS": 16, "DEPTH": 64}),
-        ("1,72,136", {"PRODUCTS": "fma", "WEIGHT_POLICY": "normal"}),
-        ("3,40,520,layout=nt,dtype=bf16", REGISTERS | {"PRODUCTS": "fma", "WARP_COLUMNS": 16, "STAGES": 4}),
+        ("1,72,136", PADDED | {"PRODUCTS": "fma", "WEIGHT_POLICY": "normal"}),
+        ("3,40,520,layout=nt,dtype=bf16", PADDED | REGISTERS | {"PRODUCTS": "fma", "WARP_COLUMNS": 16, "STAGES": 4}),
         ("3,40,520,dtype=bf16", REGISTERS | SPLIT | {"PRODUCTS": "fma", "FRAGMENTS": "in_place", "STAGES": 2}),
         ("8,136,264,dtype=bf16", REGISTERS | {"STAGES": 2, "WARP_COLUMNS": 128}),
         ("16,136,264,layout=nt", SPLIT | {"WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WEIGHT_POLICY": "evict_first"}),
         ("16,136,520", SPLIT | {"STAGES": 2, "FRAGMENTS": "in_place"}),
         ("64,72,296,layout=nt,dtype=bf16", {"WARP_COLUMNS": 32, "SPLIT_K": 4, "WARPS_K": 1}),
-        ("100,72,136,layout=nt", {"WARP_COLUMNS": 16, "WARPS_ACROSS": 4, "FRAGMENTS": "in_place"}),
+        ("100,72,136,layout=nt", PADDED | {"WARP_COLUMNS": 16, "WARPS_ACROSS": 4, "FRAGMENTS": "in_place"}),
         ("128,40,72,layout=nt", {"FRAGMENTS": "in_place", "WARPS_K": 1, "WARP_COLUMNS": 32, "STAGES": 2}),
         ("64,40,72", {"FRAGMENTS": "in_place", "WARPS_K": 1, "STAGES": 2}),
-        ("5,37,67,layout=nt", REGISTERS | SPLIT | {"VECTOR": 1, "WARP_COLUMNS": 16, "STAGES": 2}),
+        ("5,37,67,layout=nt", PADDED | REGISTERS | SPLIT | {"VECTOR": 1, "WARP_COLUMNS": 16, "STAGES": 2}),
         ("5,37,67,dtype=bf16", REGISTERS | {"VECTOR": 1, "STAGES": 2, "SPLIT_K": 2, "WARPS_K": 1}),
         ("5,66,130,layout=nt", {"VECTOR": 2, "WARP_COLUMNS": 16, "WEIGHT_POLICY": "evict_first"}),
         ("5,68,132", {"VECTOR": 4, "STAGES": 2}),
         ("3,72,200", {"PRODUCTS": "fma", "WARP_COLUMNS": 32}),
         ("16,72,200,dtype=bf16", REGISTERS | {"WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WEIGHT_POLICY": "no_allocate"}),
         ("16,136,264,dtype=bf16", REGISTERS | {"STAGES": 2, "WARPS_K": 4}),
-        ("5,70,130", SPLIT | {"WARP_COLUMNS": 32, "VECTOR": 2, "STAGES": 2}),
+        ("5,70,130", PADDED | SPLIT | {"WARP_COLUMNS": 32, "VECTOR": 2, "STAGES": 2}),
         ("1,72,1096,layout=nt", REGISTERS | ROW | {"PRODUCTS": "fma", "WARP_COLUMNS": 16, "DEPTH": 64, "STAGES": 2}),
-        ("3,37,1091,layout=nt", REGISTERS | ROW | SPLIT | {"PRODUCTS": "fma", "VECTOR": 1, "DEPTH": 32, "STAGES": 2}),
+        (
+            "3,37,1091,layout=nt",
+            PADDED | REGISTERS | ROW | SPLIT | {"PRODUCTS": "fma", "VECTOR": 1, "DEPTH": 32, "STAGES": 2},
+        ),
         (
             "2,40,2056,layout=nt,dtype=bf16",
             ROW | {"PRODUCTS": "fma", "WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "DEPTH": 32},
@@ -71,7 +75,10 @@ def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
         ("16,136,264,layout=nt", ROW | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 32}),
         ("5,72,520,layout=nt,dtype=bf16", ROW | {"DEPTH": 128, "WARP_COLUMNS": 16, "WEIGHT_POLICY": "evict_first"}),
         ("24,40,328,layout=nt", ROW | SPLIT | {"DEPTH": 64, "WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WARPS_K": 1}),
-        ("9,38,330,layout=nt", ROW | {"DEPTH": 64, "WARP_COLUMNS": 16, "VECTOR": 2, "WEIGHT_POLICY": "normal"}),
+        (
+            "9,38,330,layout=nt",
+            PADDED | ROW | {"DEPTH": 64, "WARP_COLUMNS": 16, "VECTOR": 2, "WEIGHT_POLICY": "normal"},
+        ),
         ("16,136,264", ROW | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 32}),
         ("5,72,520,dtype=bf16", ROW | {"DEPTH": 128, "WARP_COLUMNS": 32, "WEIGHT_POLICY": "evict_first"}),
         (
@@ -79,7 +86,7 @@ def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
             ROW | SPLIT | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 64, "WARPS_ACROSS": 2, "WARPS_K": 1},
         ),
         ("1,36,1004", ROW | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 128, "VECTOR": 4}),
-        ("9,38,330", ROW | {"DEPTH": 64, "WARP_COLUMNS": 32, "VECTOR": 2, "WEIGHT_POLICY": "normal"}),
+        ("9,38,330", PADDED | ROW | {"DEPTH": 64, "WARP_COLUMNS": 32, "VECTOR": 2, "WEIGHT_POLICY": "normal"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Genes) -> None:
@@ -100,12 +107,12 @@ FAULTS = [
     ("skinny.cuh", "2ll * depth;", "1ll * depth;", "5,40,264,layout=nt", NT),
     (
         "skinny.cuh",
-        "(WHOLE_BLOCKS ? j : min(j, N - 1 - first)) * ROW_BYTES",
-        "j * ROW_BYTES",
+        "(WHOLE_BLOCKS ? j : min(j, extent.n() - 1 - first)) * extent",
+        "j * extent",
         "5,37,264,layout=nt",
         NT | REGISTERS | {"VECTOR": 1},
     ),
-    ("skinny.cuh", "min(column + further, N - ACCESS)", "column + further", "5,72,264", {"STAGES": 2}),
+    ("skinny.cuh", "min(column + further, extent.n() - ACCESS)", "column + further", "5,72,264", {"STAGES": 2}),
     ("skinny.cuh", "inside = WHOLE_STEPS || depth < left;", "inside = true;", "5,40,72,layout=nt", NT),
     (
         "skinny.cuh",
@@ -114,7 +121,7 @@ FAULTS = [
         "5,72,72",
         {"STAGES": 2, "LOAD": "registers"},
     ),
-    ("skinny.cuh", "!MMA || M % 8 == 0 || i * 8 + group < M;", "true;", "5,40,264,layout=nt", NT),
+    ("skinny.cuh", "MMA ? WHOLE_TILES || i * 8 + group < rows : EXACT || i < rows;", "true;", "5,40,264,layout=nt", NT),
     ("skinny.cuh", "which % RUN * PIECE_ROWS + element / RUN", "which % RUN + element / RUN", "5,72,264", NARROW),
     ("skinny.cuh", "depth % PIECE_ROWS * RUN + j % RUN", "j % RUN", "5,72,264", NARROW),
     # words of the fragments, sums of the lanes
@@ -150,9 +157,15 @@ FAULTS = [
     ("skinny.cuh", "return j * 8 + group;", "return group * LANE_COLUMNS + j;", "5,40,520,layout=nt", RING),
     ("skinny.cuh", "ROW_LANES ? warp_sum(v[i][j]) :", "", "3,40,2056,layout=nt", ROW_FMA),
     ("row_ring.cuh", "row % 8 : row / 2 % 4)) * 16", "row % 4 : row / 2 % 4)) * 8", "5,40,520,layout=nt", RING),
-    ("row_ring.cuh", "row < M) && (WHOLE_STEPS || part * VECTOR < left_a)", "row < M)", "5,40,72,layout=nt", RING),
+    (
+        "row_ring.cuh",
+        "row < extent.m()) && (WHOLE_STEPS || part * VECTOR < left_a)",
+        "row < extent.m())",
+        "5,40,72,layout=nt",
+        RING,
+    ),
     ("row_ring.cuh", "WHOLE_STEPS || (NT ? part * VECTOR : first) < left;", "true;", "5,40,72,layout=nt", RING),
-    ("row_ring.cuh", "(M % 8 == 0 || row < M) &&", "", "5,40,520,layout=nt", RING),
+    ("row_ring.cuh", "(WHOLE_TILES || row < extent.m()) &&", "", "5,40,520,layout=nt", RING),
     ("row_ring.cuh", "min(first + row, columns - 1)", "first + row", "5,38,520,layout=nt", RING | {"VECTOR": 2}),
     (
         "row_ring.cuh",
