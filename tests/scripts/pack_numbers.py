@@ -4,10 +4,10 @@
 
 Each call works for about `--seconds`, at most a minute longer, and continues in the next call; repeat the command until
 it prints `done` for each package. The first steps are a sweep with a budget (`--budget`) and `evokern pack`. A search
-of 20 s for each of 12 held-out shapes (attention only) and the self-test with times follow. Interleaved rounds then compare the
-package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json. `--unverified` ends
-before the self-test, with a package in FOLDER/unverified: copy FOLDER to a machine without a GPU, where the command
-verifies the variants. `--device sim:l4 --small` shows on such a machine that each step works.
+of 20 s for each of 12 held-out shapes (attention only) and the self-test with times follow. Interleaved rounds then
+compare the package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json.
+`--unverified` ends before the self-test, with a package in FOLDER/unverified: copy FOLDER to a machine without a GPU,
+where the command verifies the variants. `--device sim:l4 --small` shows on such a machine that each step works.
 """
 
 from __future__ import annotations
