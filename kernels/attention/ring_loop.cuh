@@ -110,6 +110,8 @@ __device__ __forceinline__ void process_task(Ring& keys, Ring& values, const Exc
   wgmma_wait_group<0>();
   pin_accumulators(s[0]);
   keys.release(at.lane);
+  // Not right after ldmatrix: on an H200, the next copy then overwrote single rows before the warp had read them.
+  if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) query.release(at.lane);
   mask_edges(s, 0, first_row, length, at);
   init_reference(rows, s, scale);
   exponentiate_step(s, rows, scale);
@@ -236,7 +238,6 @@ __device__ __forceinline__ void compute_tasks(const Tensors& tensors, const Maps
     mbarrier_wait(query.full, query_phase);
     query_phase ^= 1;
     q.prepare(at);
-    if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) query.release(at.lane);
     process_task(keys, values, query, q, rows, first_row, length, scale, turn, at);
     const size_t offset = static_cast<size_t>(head) * length * D;
     // A single step uses its own maximum as the reference, so it cannot overflow.
