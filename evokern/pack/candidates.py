@@ -152,18 +152,22 @@ def pool_of(searched: Sequence[Place], sample: Sequence[Place], most: int, varia
     Args:
         searched: studies with a champion.
         sample: shapes for which variants are chosen.
-        most: largest number of candidates.
-        variants: largest number of variants. A program that serves only one shape, and less than half of a variant's
-            share of the weight, comes last.
+        most: largest number of candidates. As many others are added whose programs serve a region: less than half as
+            much weight as the most general program, but at least half of a variant's share.
+        variants: largest number of variants. Programs that serve less come last, if there are too few others.
     """
     least = sum(one.weight for one in sample) / (2 * variants)
-    wide: dict[tuple[str, str], PoolCandidate] = {}
-    narrow: dict[tuple[str, str], PoolCandidate] = {}
     fronts = [_front(place, sample)[::-1] for place in _spread(searched)]
+    widest = max((served for front in fronts for _, served in front), default=0.0)
+    kinds = tuple[dict[tuple[str, str], PoolCandidate], ...](({}, {}, {}))
     for candidate, served in (one for rank in zip_longest(*fronts) for one in rank if one):
-        kind = wide if served >= least or served > candidate.owner.weight else narrow
-        kind.setdefault((candidate.owner.device, candidate.key), candidate)
-    return list({**wide, **{key: one for key, one in narrow.items() if key not in wide}}.values())[:most]
+        useful = served >= least or served > candidate.owner.weight
+        key = candidate.owner.device, candidate.key
+        if not any(key in kind for kind in kinds):
+            kinds[0 if useful and served >= widest / 2 else 1 if useful else 2][key] = candidate
+    general, regional, narrow = ([*kind.values()] for kind in kinds)
+    found = [*general[:most], *regional[:most]]
+    return [*found, *narrow[: max(0, most - len(found))]]
 
 
 def _spread(places: Sequence[Place]) -> Iterator[Place]:

@@ -64,50 +64,61 @@ class Selection:
         self._modes: dict[tuple[tuple[str, str], ...], int] = {}
         self._traced: list[tuple[Place, Config]] = []
         """A place and a candidate for each mode."""
-        plans = [(place, *measured_at(place, pool, searched, useful.__contains__)) for place in places]
-        for place, serving, references in plans:
-            if (serving or references) and place.names not in self._modes:
-                self._modes[place.names] = len(self._modes)
-                self._traced.append((place, [*serving, *references][0]))
-        wanted = [(place, [*serving, *references]) for place, serving, references in plans]
-        with compiling_ahead([(place, configs) for place, configs in wanted if stored.missing(place, configs)]):
-            found_at = [stored.at(place, configs) for place, configs in wanted]
-        measured = [(place, serving, found) for (place, serving, _), found in zip(plans, found_at, strict=True)]
-        measured = [one for one in measured if one[0].names in self._modes]
-        wrong = self._wrong(measured)
-        self._samples: list[tuple[Place, Sample]] = []
-        """Places with times, by numbers of programs."""
+        self._searched = searched
+        plans = [(place, *measured_at(place, pool, searched, useful.__contains__)) for place in sampled]
+        measured = [one for one in self._measured(plans) if one[0].names in self._modes]
+        self._wrong: set[str] = set()
+        """Keys of candidates that failed the gate at any place."""
         for place, configs, found in measured:
-            numbers = {config_key(config): self._number(place.program(config)) for config in configs}
-            right = {n: key for key, n in numbers.items() if key in found.times and key not in wrong}
-            sample = Sample(
-                place.values(self._modes[place.names]),
-                {n: found.times[key] for n, key in right.items()},
-                {stored.baselines.index(n): t for n, t in found.baselines.items()},
-                place.weight,
-                {n: found.ratios[key] for n, key in right.items() if key in found.ratios},
-                min((t for key, t in found.times.items() if key not in wrong), default=None),
-            )
-            self._samples.append((place, sample))
+            self._note_wrong(place, configs, found)
+        self._samples = [(place, self._sample(place, configs, found)) for place, configs, found in measured]
+        """Sampled places with times, by numbers of programs."""
+        self._held: list[tuple[Place, Sample]] = []
+        """Held-out places with the times of the chosen programs."""
         if unseen:
-            runs = Counter(n for place, sample in self._samples if not place.held_out for n in sample.times)
+            runs = Counter(n for _, sample in self._samples for n in sample.times)
             special = frozenset(number for number, shapes in runs.items() if shapes == 1)
             self._samples = [
                 (place, replace(sample, special=special & sample.times.keys())) for place, sample in self._samples
             ]
 
+    def _measured(
+        self, plans: Sequence[tuple[Place, list[Config], list[Config]]]
+    ) -> list[tuple[Place, list[Config], PlaceTimes]]:
+        """Return the times of candidates and of references at places, which are measured unless they are stored."""
+        for place, serving, references in plans:
+            if (serving or references) and place.names not in self._modes:
+                self._modes[place.names] = len(self._modes)
+                self._traced.append((place, [*serving, *references][0]))
+        wanted = [(place, [*serving, *references]) for place, serving, references in plans]
+        with compiling_ahead([one for one in wanted if self._stored.missing(*one)]):
+            return [
+                (place, serving, self._stored.at(place, configs))
+                for (place, serving, _), (_, configs) in zip(plans, wanted, strict=True)
+            ]
+
+    def _sample(self, place: Place, configs: Sequence[Config], found: PlaceTimes) -> Sample:
+        numbers = {config_key(config): self._number(place.program(config)) for config in configs}
+        right = {n: key for key, n in numbers.items() if key in found.times and key not in self._wrong}
+        return Sample(
+            place.values(self._modes[place.names]),
+            {n: found.times[key] for n, key in right.items()},
+            {self._stored.baselines.index(n): t for n, t in found.baselines.items()},
+            place.weight,
+            {n: found.ratios[key] for n, key in right.items() if key in found.ratios},
+            min((t for key, t in found.times.items() if key not in self._wrong), default=None),
+        )
+
     def _number(self, program: ProgramKey) -> int:
         return self._programs.setdefault(program, len(self._programs))
 
-    def _wrong(self, measured: Sequence[tuple[Place, list[Config], PlaceTimes]]) -> set[str]:
-        """Return the keys of candidates that failed the gate at any place, and report them."""
-        wrong = set()
-        for place, serving, found in measured:
-            for config in serving:
-                if why := found.refuted.get(config_key(config)):
-                    wrong.add(config_key(config))
-                    self._refute(self._number(place.program(config)), f"{why} at {place.problem}")
-        return wrong
+    def _note_wrong(self, place: Place, configs: Sequence[Config], found: PlaceTimes) -> set[int]:
+        """Remember and report the candidates with a wrong result at a place; return the numbers of their programs."""
+        wrong = [config for config in configs if config_key(config) in found.refuted]
+        for config in wrong:
+            self._wrong.add(config_key(config))
+            self._refute(self._number(place.program(config)), f"{found.refuted[config_key(config)]} at {place.problem}")
+        return {self._number(place.program(config)) for config in wrong}
 
     def choose(self) -> tuple[tuple[int, ...], tuple[Variant, ...], Tree]:
         """Choose, compile and verify variants, and check them at the edges of their regions.
@@ -116,8 +127,8 @@ class Selection:
             StudyError: no candidate is faster than the baseline, or a variant cannot be verified.
         """
         while True:
-            samples = [sample for place, sample in self._samples if not place.held_out]
-            chosen = chosen_variants(samples, self._most)
+            self._held = []
+            chosen = chosen_variants([sample for _, sample in self._samples], self._most)
             if not chosen:
                 raise StudyError("no candidate is faster than the baseline at any problem, so there is nothing to pack")
             for number in chosen:
@@ -131,7 +142,11 @@ class Selection:
             used = {served_by(tree, sample) for sample in own}
             if self._dropped({number for index, number in enumerate(chosen) if index not in used}):
                 continue
-            if not self._dropped(self._failed_edges(chosen, tree)) and not self._dropped(self._unproved(chosen)):
+            if not (
+                self._dropped(self._failed_held_out(chosen))
+                or self._dropped(self._failed_edges(chosen, tree))
+                or self._dropped(self._unproved(chosen))
+            ):
                 return chosen, tuple(self._made[number] for number in chosen), tree
 
     def _dropped(self, numbers: set[int]) -> bool:
@@ -146,7 +161,7 @@ class Selection:
     def served(self, chosen: Sequence[int]) -> list[tuple[Place, Sample]]:
         """Return each place with the times of the chosen programs, by the numbers of variants."""
         numbers = {number: index for index, number in enumerate(chosen)}
-        return [(place, sample.only(chosen, numbers)) for place, sample in self._samples]
+        return [(place, sample.only(chosen, numbers)) for place, sample in (*self._samples, *self._held)]
 
     def shapes(self, chosen: Sequence[int], tree: Tree) -> list[dict[str, Any]]:
         """Return the code that a dispatch selects at each place, with its time, as JSON values."""
@@ -181,13 +196,34 @@ class Selection:
                 changed = True
         return self._dropped(unchecked) or changed
 
+    def _failed_held_out(self, chosen: Sequence[int]) -> set[int]:
+        """Measure the chosen programs at the held-out places; return those that fail the gate at one that they take."""
+        held, failed = [place for place in self._places if place.held_out], set()
+        taken = {
+            place.name: [n for n in chosen if self._made[n].chip == place.chip and _takes(self._made[n], place)]
+            for place in held
+        }
+        plans = []
+        for place in held:
+            pool = [self._origin(number) for number in taken[place.name]]
+            plans.append((place, *measured_at(place, pool, self._searched, lambda program: True)))
+        for place, configs, found in self._measured(plans):
+            if place.names in self._modes:
+                failed |= self._note_wrong(place, configs, found)
+                sample = self._sample(place, configs, found)
+                for number in set(taken[place.name]) - sample.times.keys() - failed:
+                    self._refute(number, f"it could not be checked at {place.problem}, which it takes")
+                    failed.add(number)
+                self._held.append((place, sample))
+        return failed
+
     def _failed_edges(self, chosen: Sequence[int], tree: Tree) -> set[int]:
         """Return the programs that fail the gate at an edge of a region that they serve."""
         failed = set()
         for index, number in enumerate(chosen):
             variant, place = self._made[number], self._home(number)
             edges = [one for one in self._edges(tree, place) if self._serves(tree, chosen, one, place) == index]
-            known = {other.problem.key for other, sample in self._samples if number in sample.times}
+            known = {one.problem.key for one, sample in (*self._samples, *self._held) if number in sample.times}
             new = [one for one in edges if one.key not in known]
             if new and (why := self._stored.failure_at(place, variant.config, new, self._origin(number).title)):
                 self._refute(number, f"{why} at an edge of its region ({'; '.join(map(str, new))})")
@@ -252,7 +288,7 @@ class Selection:
 
     def _home(self, number: int) -> Place:
         """Return the heaviest sampled place at which a program was measured."""
-        here = [place for place, sample in self._samples if number in sample.times and not place.held_out]
+        here = [place for place, sample in self._samples if number in sample.times]
         return max(here, key=lambda place: place.weight)
 
     def _origin(self, number: int) -> PoolCandidate:
@@ -281,7 +317,7 @@ class Selection:
         for number, variant in zip(chosen, variants, strict=True):
             origin = self._origin(number)
             record, proof = origin.owner.subject.record, self._proofs.get(number, origin.proof)
-            checked = [place for place, sample in self._samples if number in sample.times]
+            checked = [place for place, sample in (*self._samples, *self._held) if number in sample.times]
             rows.append(
                 {
                     "study": origin.owner.name, "created": record.created, "trial": origin.trial,
