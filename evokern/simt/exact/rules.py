@@ -14,16 +14,19 @@ from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Vector
 from evokern.simt.arrays import Action
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
+from evokern.simt.exact.functions import FUNCTIONS
 from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
 from evokern.simt.exact.memory_rules import MEMORY_RULES, is_argument
 from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, raw, sources_of, without_rule
-from evokern.simt.exact.plane import BYTES, HALVES, Carriers, Key, Name, Site
+from evokern.simt.exact.plane import BYTES, HALVES, Carriers, Key, Name, Site, immediate
 from evokern.simt.operations.matrix_ops import items_of
 
 FLOATS = ("f32", "f64", *HALVES, "f16x2", "bf16x2")
 _TO_INTEGER = ("rni", "rzi", "rmi", "rpi")
 VANISHING = -1000.0
 """Exponentials of lower arguments are zero, so that finite masks hide keys completely."""
+MARK, MARKED = 0x45564B00, ("copy", "ex2", "lg2", "erf", "sin", "cos")
+"""Third operand of an `slct` of `evokern_functions.h`: the first number, and the functions in order."""
 
 
 def bind_rules(sites: list[Site]) -> list[Action]:
@@ -97,7 +100,7 @@ def _arithmetic(site: Site) -> Action | None:
         return lambda: write(site.bad_value(NO_RULE))
     read = [site.reader(operand, kind) for operand in i.operands[1:]]
     compute = _COMPUTE[i.opcode]
-    return lambda: write(compute(site, *[one() for one in read]))
+    return lambda: write(field.lost(compute(site, *[one() for one in read]), site.number))
 
 
 _COMPUTE: dict[str, Callable[..., Value]] = {
@@ -114,13 +117,29 @@ _COMPUTE: dict[str, Callable[..., Value]] = {
 }
 
 
-def _exponential(site: Site) -> Action | None:
-    kind = data_type(site.i) or ""
-    operand, write = site.i.operands[1], site.writer(site.i.operands[0], kind)
+def _function(site: Site) -> Action | None:
+    """Bind a function: an instruction, or the mark with a function's number of `evokern_functions.h`."""
+    i, kind, name, operand = site.i, data_type(site.i) or "", site.i.opcode, site.i.operands[1]
+    if name == "slct":
+        number, kind, operand = (immediate(i.operands[3]) or 0) - MARK, i.modifiers[0], i.operands[2]
+        if not 0 <= number < len(MARKED):
+            return bits_of(site)
+        name = MARKED[number]
+    write = site.writer(i.operands[0], kind)
     if kind not in FLOATS:
         return lambda: write(site.bad_value(NO_RULE))
     read, bits, base = site.reader(operand, kind), site.bits(operand, kind), kind.removesuffix("x2")
-    return lambda: write(field.exponential(read(), field.floats(base, bits()) < VANISHING, site.number))
+    if name == "ex2":
+        return lambda: write(field.exponential(read(), field.floats(base, bits()) < VANISHING, site.number))
+    compute, angles = FUNCTIONS[name], site.plane.exact.angles
+
+    def run() -> None:
+        x = read()
+        if name in ("sin", "cos"):
+            angles.update(np.unique(np.minimum(x.p, field.P - x.p)[..., site.active().mask]).tolist())
+        write(compute(x, site.number))
+
+    return run
 
 
 def _absolute(site: Site) -> Action | None:
@@ -231,9 +250,9 @@ _CARRY = frozenset(MOVE_RULES.values()) - {raw}
 """Rules whose results have a shadow only if an operand has one."""
 RULES: dict[tuple[str, str], Rule] = {
     **{(opcode, family): _arithmetic for opcode in _COMPUTE for family in ("float", "half", "packed")},
-    **{(opcode, "float"): _arithmetic for opcode in ("sin", "cos", "lg2", "tanh", "copysign")},
-    ("tanh", "half"): _arithmetic,
-    **{("ex2", family): _exponential for family in ("float", "half")},
+    ("copysign", "float"): _arithmetic,
+    **{(opcode, family): _function for opcode in ("ex2", "lg2", "sin", "cos", "tanh") for family in ("float", "half")},
+    ("slct", "*"): _function,
     **{("abs", family): _absolute for family in ("float", "half")},
     **{(opcode, family): _extreme for opcode in ("min", "max") for family in ("float", "half")},
     ("cvt", "*"): _convert,

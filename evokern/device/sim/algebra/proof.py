@@ -36,10 +36,10 @@ from evokern.device.sim.algebra.comparison import (
     compared,
     compared_output,
     differing,
-    may_be_expanded,
     obstructed,
     verdict_on,
 )
+from evokern.device.sim.algebra.named_functions import with_named_functions
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
 from evokern.device.sim.algebra.runs import LIMIT, ExactRun, exact_run, input_shadows
 from evokern.device.sim.arguments import draw_buffers, drawn
@@ -63,14 +63,13 @@ MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
 FEWER = (2, 1)
 """Blocks (or clusters) along one axis of a run in which a loop over blocks repeats."""
-FAST = "--use_fast_math"
-"""Option with which the compiler does not expand functions into instructions on the bits of floats."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
 EXACT_BITS, ROUNDED = 12, 2.0**-22
 """A constant with at most this many significant bits is exact; relative error of a product of rounded constants."""
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
+OTHER_ANGLES = "the programs take the sine or cosine of different angles, and addition theorems are not known"
 _ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 """Verdicts, worst first."""
 
@@ -163,7 +162,6 @@ class Prover:
         self._references: dict[Problem, FieldReference | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
-        self._intrinsic: Prover | None = None
 
     def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
         """Compare a candidate with the default candidate at some problems.
@@ -216,23 +214,9 @@ class Prover:
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
             self._spent.setdefault(problem, PARTS * run.seconds)
-            found = ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
-            return self._with_intrinsics(found, config, end) if any(map(may_be_expanded, verdicts)) else found
+            return ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
-
-    def _with_intrinsics(self, found: ExactProof, config: Config, end: float) -> ExactProof:
-        """Repeat a comparison with intrinsic functions, if these make all outputs comparable."""
-        if FAST in self._kernel.options:
-            return found
-        if self._intrinsic is None:
-            kernel = replace(self._kernel, options=(*self._kernel.options, FAST))
-            self._intrinsic = Prover(kernel, self._chip, self._note, reference=self._every)
-        other = self._intrinsic.at(config, found.problem, end)
-        if any(one.verdict not in (SAME, EQUAL, DIFFERENT) for one in other.verdicts):
-            return found
-        how = f"compiled with {FAST}, so that functions such as expf are single instructions"
-        return replace(other, verdicts=tuple(replace(one, detail=how) for one in other.verdicts))
 
     def with_fewer_blocks(self, config: Config, problem: Problem, loop: LoopRounds, end: float) -> tuple[str, Paths]:
         """Run a candidate with fewer blocks than it declares, so that a loop over blocks repeats.
@@ -276,14 +260,21 @@ class Prover:
         for known, program in self._programs:
             if known == rendered:
                 return program
-        made = compile_simulated(rendered, self._chip)
+        named = with_named_functions(rendered)
+        made = None if named is None else compile_simulated(named, self._chip)
+        if not isinstance(made, SimulatedProgram):  # a source may declare functions with these names itself
+            made = compile_simulated(rendered, self._chip)
         if isinstance(made, CompileFailure):
             raise SourceError(f"a candidate does not compile at {problem}: {made.message}")
-        self.remember(rendered, made)
+        self._keep(rendered, made)
         return made
 
     def remember(self, rendered: Rendered, program: SimulatedProgram) -> None:
-        """Keep a program, so that it is not compiled again."""
+        """Keep a program, so that it is not compiled again; a source that names functions needs its proof build."""
+        if with_named_functions(rendered) is None:
+            self._keep(rendered, program)
+
+    def _keep(self, rendered: Rendered, program: SimulatedProgram) -> None:
         self._programs = [*self._programs[-MOST_PROGRAMS + 1 :], (rendered, program)]
 
     def _default(self, problem: Problem, end: float) -> ExactRun | str:
@@ -345,7 +336,9 @@ class Prover:
         known = ExactRun(reference.values, {}, default.memory)
         versus = compared_output(one.output, default, known)
         text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
-        if versus.verdict == DIFFERENT and reference.inexact:
+        if versus.verdict == DIFFERENT and reference.angles != default.memory.angles:
+            text = f"not comparable: {OTHER_ANGLES}"
+        elif versus.verdict == DIFFERENT and reference.inexact:
             constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
             text = f"not comparable: the program may round the constants of the reference otherwise ({constants})"
         one = replace(one, reference=text)
@@ -383,6 +376,8 @@ class Prover:
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="it has integers with a tolerance"))
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
+            elif run.memory.angles != self._known(problem).memory.angles:
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail=OTHER_ANGLES))
             elif rounded := self._rounded_constants(config, problem):
                 listed = ", ".join(f"{constant:.9g}" for constant in rounded[:MOST_CONSTANTS])
                 why = f"the candidate and the default candidate round constants differently ({listed})"

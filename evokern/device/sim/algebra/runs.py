@@ -21,6 +21,8 @@ from evokern.simt import NO_PATHS, Array, Paths
 from evokern.simt.exact import CODES, NO_RULE, OUTPUT, REASON_SHIFT, ExactMemory, P, Q, Value
 from evokern.study.settings import SimulationSettings
 
+SIGNLESS = ("sqrt", "rsqrt", "lg2", "slct")
+"""Instructions whose result may belong to the negation of their operand."""
 LIMIT = 10 * SimulationSettings().instruction_limit
 
 
@@ -45,7 +47,7 @@ class ExactRun:
     seconds: float = 0.0
     """Duration of the launches."""
     roots: bool = False
-    """Whether the program has a square root."""
+    """Whether the program has a square root or a logarithm."""
 
 
 def exact_run(
@@ -75,7 +77,7 @@ def exact_run(
         result = program.launch(
             launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact,
         )  # fmt: skip
-        roots |= any(one.opcode in ("sqrt", "rsqrt") for one in program.entry(launch).instructions)
+        roots |= any(one.opcode in SIGNLESS for one in program.entry(launch).instructions)
         found = found.merged(result.paths or NO_PATHS)
         issued += result.warp_instructions
         if exact.late:
