@@ -21,11 +21,12 @@ template <int FUNCTION> __device__ __forceinline__ double marked(double bits, do
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f, LOG2_10 = 3.32192809f, LOG10_2 = 0.30103f;
 constexpr float SQRT_HALF = 0.70710678f, PI = 3.14159265f;
 
+// The bits of an argument of `EX2` count: the exponential of a very low number is zero.
 template <class T> __device__ __forceinline__ T exp2(T x) { return marked<EX2>(x, x); }
 template <class T> __device__ __forceinline__ T exp(T x) { return exp2(x * T(LOG2_E)); }
 template <class T> __device__ __forceinline__ T exp10(T x) { return exp2(x * T(LOG2_10)); }
 template <class T> __device__ __forceinline__ T expm1(T x) { return exp(x) - T(1); }
-template <class T> __device__ __forceinline__ T log2(T x) { return marked<LG2>(x, x); }
+template <class T> __device__ __forceinline__ T log2(T x) { return marked<LG2>(T(::log2(x)), x); }
 template <class T> __device__ __forceinline__ T log(T x) { return log2(x) * T(LN_2); }
 template <class T> __device__ __forceinline__ T log10(T x) { return log2(x) * T(LOG10_2); }
 template <class T> __device__ __forceinline__ T log1p(T x) { return log(T(1) + x); }

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from evokern import simt
-from evokern.declaration.kernel import Tensor
+from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Tensor
 from evokern.gate import Call
 from evokern.gate.data import draw, torch_dtype
 from evokern.study.settings import InputSet
@@ -44,9 +44,15 @@ def drawn(
 
 
 def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, simt.Buffer]:
-    """Create a problem's buffers: inputs as in the gate's `normal` set, unwritten memory for all other buffers."""
+    """Create a problem's buffers: inputs as in the gate's `normal` set, unwritten memory for all other buffers.
+
+    Integers of several bytes, such as indices, are the same for every seed, so that they select the same elements.
+    """
     buffers: dict[str, simt.Buffer] = {}
+    first = {name: data for name, _, data in drawn(tensors)} if seed else {}
     for name, tensor, data in drawn(tensors, seed=seed):
+        if seed and tensor.dtype not in SIGNIFICAND_BITS and DTYPE_BYTES[tensor.dtype] > 1:
+            data = first[name]
         raw: Any = data.view(-1).view(torch.uint8).numpy()
         known = tensor.given or (tensor.role == "workspace" and tensor.initial == "zero")
         if not known:

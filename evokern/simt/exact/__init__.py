@@ -23,10 +23,10 @@ from evokern.simt.exact.field import (
     reciprocal,
     root,
 )
-from evokern.simt.exact.functions import FUNCTIONS
+from evokern.simt.exact.functions import FUNCTIONS, is_signless
 from evokern.simt.exact.memory import OUTPUT, ExactMemory, Obstacle
 
 __all__ = [
     "CODES", "FUNCTIONS", "NO_P", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "ZERO", "ExactMemory", "Obstacle", "P",
-    "Q", "Value", "add", "embedded", "exponential", "lost", "matmul", "multiply", "reciprocal", "root",
+    "Q", "Value", "add", "embedded", "exponential", "is_signless", "lost", "matmul", "multiply", "reciprocal", "root",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from functools import cache
 
 import numpy as np
 
+from evokern.ptx.syntax import Immediate, Instruction
 from evokern.simt.arrays import Array
 from evokern.simt.exact.field import (
     NO_P,
@@ -152,3 +153,17 @@ FUNCTIONS: dict[str, Callable[[Value, np.uint64], Value]] = {
     "tanh": hyperbolic_tangent,
 }
 """Name → function of a value and the number of the instruction."""
+MARK, MARKED = 0x45564B00, ("copy", "ex2", "lg2", "erf", "sin", "cos")
+"""Third operand of an `slct` of `evokern_functions.h`: the first number, and the functions in order."""
+
+
+def marked_function(i: Instruction) -> str | None:
+    """Return the function that an `slct` marks, or None."""
+    last = i.operands[3]
+    number = int(last.value) - MARK if isinstance(last, Immediate) else -1
+    return MARKED[number] if 0 <= number < len(MARKED) else None
+
+
+def is_signless(i: Instruction) -> bool:
+    """Return whether the result of an instruction may be that of the negation of its operand."""
+    return i.opcode in ("sqrt", "rsqrt", "lg2") or (i.opcode == "slct" and marked_function(i) == "lg2")

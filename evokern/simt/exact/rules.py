@@ -14,19 +14,17 @@ from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Vector
 from evokern.simt.arrays import Action
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
-from evokern.simt.exact.functions import FUNCTIONS
+from evokern.simt.exact.functions import FUNCTIONS, marked_function
 from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
 from evokern.simt.exact.memory_rules import MEMORY_RULES, is_argument
 from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, raw, sources_of, without_rule
-from evokern.simt.exact.plane import BYTES, HALVES, Carriers, Key, Name, Site, immediate
+from evokern.simt.exact.plane import BYTES, HALVES, Carriers, Key, Name, Site
 from evokern.simt.operations.matrix_ops import items_of
 
 FLOATS = ("f32", "f64", *HALVES, "f16x2", "bf16x2")
 _TO_INTEGER = ("rni", "rzi", "rmi", "rpi")
 VANISHING = -1000.0
 """Exponentials of lower arguments are zero, so that finite masks hide keys completely."""
-MARK, MARKED = 0x45564B00, ("copy", "ex2", "lg2", "erf", "sin", "cos")
-"""Third operand of an `slct` of `evokern_functions.h`: the first number, and the functions in order."""
 
 
 def bind_rules(sites: list[Site]) -> list[Action]:
@@ -121,10 +119,10 @@ def _function(site: Site) -> Action | None:
     """Bind a function: an instruction, or the mark with a function's number of `evokern_functions.h`."""
     i, kind, name, operand = site.i, data_type(site.i) or "", site.i.opcode, site.i.operands[1]
     if name == "slct":
-        number, kind, operand = (immediate(i.operands[3]) or 0) - MARK, i.modifiers[0], i.operands[2]
-        if not 0 <= number < len(MARKED):
+        marked, kind, operand = marked_function(i), i.modifiers[0], i.operands[2]
+        if marked is None:
             return bits_of(site)
-        name = MARKED[number]
+        name = marked
     write = site.writer(i.operands[0], kind)
     if kind not in FLOATS:
         return lambda: write(site.bad_value(NO_RULE))

@@ -41,7 +41,7 @@ from evokern.device.sim.algebra.comparison import (
 )
 from evokern.device.sim.algebra.named_functions import with_named_functions
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
-from evokern.device.sim.algebra.runs import LIMIT, ExactRun, exact_run, input_shadows
+from evokern.device.sim.algebra.runs import INPUTS, LIMIT, ExactRun, exact_run, input_shadows
 from evokern.device.sim.arguments import draw_buffers, drawn
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -53,8 +53,8 @@ from evokern.simt import NO_PATHS, ROUNDS, Array, LoopRounds, Paths, WriteRecord
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
 
-CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
-"""Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
+CONFIRMATIONS, ROOT_CONFIRMATIONS = INPUTS - 1, 20
+"""Runs that must show a difference. With a square root, half of the honest rows differ in each run."""
 PARTS = 3
 """Parts of a comparison that take about the same time: the candidate, the default candidate and the reference."""
 LEAST_S = 0.05
