@@ -39,15 +39,16 @@ from evokern.device.sim.algebra.comparison import (
     obstructed,
     verdict_on,
 )
-from evokern.device.sim.algebra.named_functions import with_named_functions
+from evokern.device.sim.algebra.named_functions import HEADER, with_named_functions
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
 from evokern.device.sim.algebra.runs import INPUTS, LIMIT, ExactRun, exact_run, input_shadows
-from evokern.device.sim.arguments import draw_buffers, drawn
+from evokern.device.sim.arguments import draw_buffers, other_inputs
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
+from evokern.ptx.lines import SourceLocation
 from evokern.ptx.syntax import Immediate
 from evokern.simt import NO_PATHS, ROUNDS, Array, LoopRounds, Paths, WriteRecord, recording
 from evokern.study.settings import GateSettings, SimulationSettings
@@ -69,6 +70,7 @@ EXACT_BITS, ROUNDED = 12, 2.0**-22
 """A constant with at most this many significant bits is exact; relative error of a product of rounded constants."""
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
+UNSTABLE = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
 OTHER_ANGLES = "the programs take the sine or cosine of different angles, and addition theorems are not known"
 _ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 """Verdicts, worst first."""
@@ -210,7 +212,7 @@ class Prover:
             if run.stopped:
                 text = f"it {run.stopped}; the default candidate needs {default.issued:,}"
                 return self._open(config, problem, NOT_FINISHED, text)
-            verdicts = [self._with_reference(one, run, default, problem) for one in compared(run, default)]
+            verdicts = [self._with_reference(one, run, default, problem, end) for one in compared(run, default)]
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
             self._spent.setdefault(problem, PARTS * run.seconds)
@@ -244,10 +246,13 @@ class Prover:
         return "", NO_PATHS
 
     def _located(self, one: OutputComparison) -> OutputComparison:
-        """Name the kernel's source as the file of an obstacle in it."""
-        if one.obstacle is None or one.obstacle.location.file:
+        """Name the kernel's source as the file of an obstacle in it or in a function that it calls."""
+        if one.obstacle is None:
             return one
-        location = replace(one.obstacle.location, file=self._kernel.source)
+        at = one.obstacle.location
+        calls = [SourceLocation(line, file) for file, line in at.called_from if file != HEADER]
+        location = calls[0] if at.file == HEADER and calls else at
+        location = replace(location, file=location.file or self._kernel.source)
         return replace(one, obstacle=replace(one.obstacle, location=location))
 
     def program(self, config: Config, problem: Problem) -> SimulatedProgram:
@@ -294,14 +299,30 @@ class Prover:
             return f"the default candidate does not run at {problem}: {str(error).splitlines()[0]}"
         return f"the default candidate does not run at {problem}: {run.fault}" if run.fault else run
 
-    def _reference(self, problem: Problem) -> FieldReference | str:
+    def _reference(self, problem: Problem, seed: int = 0) -> FieldReference | str:
         """Return the outputs of the reference, or why there are none."""
-        if problem not in self._references:
-            self._note(f"{self._kernel.name} at {problem}: evaluating the reference in exact arithmetic")
-            tensors = tensors_of(self._kernel, self._basis, problem)
-            inputs = {name: data for name, tensor, data in drawn(tensors) if tensor.given}
-            self._references[problem] = field_reference(self._kernel, problem, inputs, input_shadows(tensors, 0))
-        return self._references[problem]
+        if seed == 0 and problem in self._references:
+            return self._references[problem]
+        self._note(f"{self._kernel.name} at {problem}: evaluating the reference in exact arithmetic")
+        tensors = tensors_of(self._kernel, self._basis, problem)
+        inputs = {name: data for name, tensor, data in other_inputs(tensors, seed % INPUTS) if tensor.given}
+        found = field_reference(self._kernel, problem, inputs, input_shadows(tensors, seed))
+        return found if seed else self._references.setdefault(problem, found)
+
+    def _differs_again(self, name: str, left: Array, problem: Problem, end: float) -> bool:
+        """Return whether the default candidate differs from the reference on other inputs, too."""
+        program, default = self.program(self._basis, problem), self._known(problem)
+        for seed in range(1, 1 + (ROOT_CONFIRMATIONS if default.roots else CONFIRMATIONS)):
+            reference = self._reference(problem, seed)
+            if isinstance(reference, str) or time.monotonic() > end:
+                break
+            run = exact_run(self._kernel, self._basis, problem, program, seed=seed, end=end)
+            if run.stopped or run.fault:
+                break
+            left = left & differing(name, run, ExactRun(reference.values, {}, run.memory))
+            if not left.any():
+                return False
+        return True
 
     def _unlike(self, config: Config, problem: Problem) -> str:
         """Return why the buffers of a candidate cannot be compared with those of the default candidate."""
@@ -322,7 +343,7 @@ class Prover:
         )
 
     def _with_reference(
-        self, one: OutputComparison, run: ExactRun, default: ExactRun, problem: Problem
+        self, one: OutputComparison, run: ExactRun, default: ExactRun, problem: Problem, end: float
     ) -> OutputComparison:
         """Return a comparison together with that of the default candidate with the reference."""
         if one.output not in default.values:
@@ -341,6 +362,10 @@ class Prover:
         elif versus.verdict == DIFFERENT and reference.inexact:
             constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
             text = f"not comparable: the program may round the constants of the reference otherwise ({constants})"
+        elif versus.verdict == DIFFERENT:
+            left = differing(one.output, default, known)
+            if not self._differs_again(one.output, left, problem, end):
+                text = f"not comparable: {UNSTABLE}"
         one = replace(one, reference=text)
         if one.verdict == DIFFERENT and compared_output(one.output, run, known).verdict == SAME:
             return replace(one, verdict=EQUAL, element=-1, count=0)
@@ -404,8 +429,7 @@ class Prover:
         wrong = self._differing(name, run, problem)
         if (open_ := obstructed(name, run, self._known(problem))) is not None:
             return open_
-        why = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
-        return replace(verdict_on(name, wrong), verdict=NOT_COMPARABLE, detail=why)
+        return replace(verdict_on(name, wrong), verdict=NOT_COMPARABLE, detail=UNSTABLE)
 
     def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
         """Return the block that wrote the first differing element of each output."""
@@ -445,10 +469,14 @@ class Prover:
         return sorted({*_derived(own - basis, basis | sizes), *_derived(basis - own, own | sizes)})
 
     def _constants(self, config: Config, problem: Problem) -> frozenset[float]:
-        """Return the absolute values of the constants in float32 and float64 of a candidate's program."""
+        """Return the absolute values of the constants in float32 and float64 of a candidate's program.
+
+        Constants of functions that the proof build replaces do not count.
+        """
         program = self.program(config, problem)
         entries = [program.entry(launch) for launch in launches_of(self._kernel, config, problem)]
-        operands = (one for entry in entries for item in entry.instructions for one in item.operands)
+        items = ((item, entry.lines.source_location(item.location)) for entry in entries for item in entry.instructions)
+        operands = (one for item, at in items if at.file != HEADER for one in item.operands)
         found = (_float_of(one) for one in operands if isinstance(one, Immediate) and one.kind in ("f32", "f64"))
         return frozenset(abs(one) for one in found if math.isfinite(one) and one)
 

@@ -518,6 +518,5 @@ def field_reference(
 
 def _flat(tensor: torch.Tensor) -> Value:
     found = lifted(tensor).shadow
-    return exact.lost(
-        Value(*(None if one is None else one.reshape(-1) for one in (found.p, found.q, found.bad))), OUTPUT
-    )
+    bad = None if found.bad is None else found.bad.reshape(-1)
+    return exact.lost(Value(found.p.reshape(-1), found.q.reshape(-1), bad), OUTPUT)
