@@ -81,6 +81,8 @@ def differing(name: str, run: ExactRun, other: ExactRun) -> Array:
     bads = _bads(value, wanted)
     pairs = ((value.p, wanted.p, NO_P), (value.q, wanted.q, NO_Q))
     unlike = [(one != other) & (one != none) & (other != none) for one, other, none in pairs]
+    if run.roots or other.roots:  # The signs of the roots of both residues are independent; one is enough.
+        unlike[1] &= (value.p == NO_P) | (wanted.p == NO_P)
     wrong = (bads[0] == 0) & (bads[1] == 0) & (unlike[0] | unlike[1])
     # Only an expression whose divisor is zero for all inputs is likely to divide by zero.
     return np.asarray(wrong | ((bads[0] >> REASON_SHIFT == ZERO) & (bads[1] == 0)))

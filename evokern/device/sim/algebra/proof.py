@@ -54,8 +54,9 @@ from evokern.simt import NO_PATHS, ROUNDS, Array, LoopRounds, Paths, WriteRecord
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
 
-CONFIRMATIONS, ROOT_CONFIRMATIONS = INPUTS - 1, 20
-"""Runs that must show a difference. With a square root, half of the honest rows differ in each run."""
+CONFIRMATIONS, ROOT_CONFIRMATIONS = INPUTS - 1, 10
+"""Runs that must show a difference. With a square root, half of the honest rows differ in each run, so that one more
+is needed for every doubling of the elements."""
 PARTS = 3
 """Parts of a comparison that take about the same time: the candidate, the default candidate and the reference."""
 LEAST_S = 0.05
@@ -312,7 +313,7 @@ class Prover:
     def _differs_again(self, name: str, left: Array, problem: Problem, end: float) -> bool:
         """Return whether the default candidate differs from the reference on other inputs, too."""
         program, default = self.program(self._basis, problem), self._known(problem)
-        for seed in range(1, 1 + (ROOT_CONFIRMATIONS if default.roots else CONFIRMATIONS)):
+        for seed in range(1, 1 + _confirmations(default.roots, left)):
             reference = self._reference(problem, seed)
             if isinstance(reference, str) or time.monotonic() > end:
                 break
@@ -376,7 +377,7 @@ class Prover:
     ) -> list[OutputComparison]:
         """Return the verdicts; a difference must be there on other inputs, and the default candidate correct."""
         left = {one.output: self._differing(one.output, run, problem) for one in verdicts if one.verdict == DIFFERENT}
-        for seed in range(1, 1 + (ROOT_CONFIRMATIONS if run.roots else CONFIRMATIONS)):
+        for seed in range(1, 1 + _confirmations(run.roots or self._known(problem).roots, *left.values())):
             self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
             runs = [exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, end=end)
                     for one in (config, self._basis)]  # fmt: skip
@@ -492,6 +493,13 @@ class Prover:
             except RunFailed:
                 self._right[problem] = False
         return self._right[problem]
+
+
+def _confirmations(roots: bool, *places: Array) -> int:
+    """Return the number of further runs that must show a difference at some of the places."""
+    if not roots:
+        return CONFIRMATIONS
+    return ROOT_CONFIRMATIONS + sum(int(one.sum()) for one in places).bit_length()
 
 
 def _float_of(literal: Immediate) -> float:
