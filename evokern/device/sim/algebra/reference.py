@@ -191,7 +191,12 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
                 return constant if isinstance(one, torch.Tensor) else int(constant)
             return torch.int64 if isinstance(one, torch.dtype) else one
 
-        return func(*pytree.tree_map(chosen, tuple(args)), **pytree.tree_map(chosen, kwargs))
+        numbers = pytree.tree_map(chosen, (tuple(args), kwargs))
+        try:
+            return func(*numbers[0], **numbers[1])
+        except NotImplementedError:  # The operation has no kernel for integers; these are exact in float64.
+            wide = pytree.tree_map(lambda one: one.double() if isinstance(one, torch.Tensor) else one, numbers)
+            return func(*wide[0], **wide[1]).long()
 
     if "fill" in func._schema.name and isinstance(args[-1], int):
         args = (*args[:-1], float(args[-1]))
@@ -293,7 +298,8 @@ def _axes(tensor: torch.Tensor, dims: Any) -> tuple[int, ...]:
 def _summed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FieldTensor:
     """Run an operation that adds elements, on the real values and on the residues."""
     if kwargs.pop("alpha", 1) != 1:
-        raise UnknownOperationError(f"torch's {func.__name__!r} with alpha has no rule in exact arithmetic")
+        name = func.__name__.partition(".")[0]
+        raise UnknownOperationError(f"torch's {name!r} with alpha has no rule in exact arithmetic")
     kwargs.pop("dtype", None)
     given = pytree.tree_map(lambda one: lifted(one) if isinstance(one, torch.Tensor) and _is_float(one) else one, args)
 
