@@ -1,8 +1,8 @@
 """Functions with laws, and functions without: logarithms in the field, formal functions, and their constants.
 
-The logarithm modulo P inverts the exponential: it maps a power of G to its exponent modulo Q, so log(x y) = log x +
-log y and log 2^x = x hold. It maps -x as x, and has no residue modulo P. An error function, a sine or a cosine is a
-random function of the residue modulo P: equal arguments give equal results.
+The logarithm inverts the exponential: it maps a power of G modulo P to its exponent modulo Q. Therefore log(x y) = log x
++ log y and log 2^x = x. It maps -x as x, and has no residue modulo P. An error function, a sine or a cosine is a random
+function of the residue modulo P: equal arguments give equal results.
 """
 
 from __future__ import annotations

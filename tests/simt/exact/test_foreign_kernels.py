@@ -22,6 +22,7 @@ from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, 
 
 def rotary(x):
     half = x.shape[1] // 2
+
     rate = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     angles = torch.arange(x.shape[0], dtype=torch.float64)[:, None] * rate
     a, b = x[:, :half], x[:, half:]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from evokern.compile.headers import SHIMS
+from evokern.cuda_source.lexer import without_comments
 from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.render import Rendered
 
@@ -27,9 +27,9 @@ _MENTION = re.compile(rf"\b(?:{'|'.join(_NAMES)})\b")
 
 def with_named_functions(rendered: Rendered) -> Rendered | None:
     """Return the proof build of a program; None if its source and headers name no function."""
-    texts = (rendered.source, *rendered.headers.values())
-    outside = outside_headers(texts, rendered.options, rendered.headers)
-    if not any(map(_MENTION.search, (*texts, *(Path(one).read_text(errors="replace") for one in outside)))):
+    texts = [rendered.source, *rendered.headers.values()]
+    texts += [one.read_text(errors="replace") for one in outside_headers(texts, rendered.options, rendered.headers)]
+    if not any(_MENTION.search(without_comments(one)) for one in texts if _MENTION.search(one)):
         return None
     options = (f"--pre-include={HEADER}", *rendered.options)
     return replace(rendered, headers={**rendered.headers, HEADER: _header()}, options=options)

@@ -165,6 +165,7 @@ class Prover:
         self._references: dict[Problem, FieldReference | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
+        self._unnamed = ""
 
     def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
         """Compare a candidate with the default candidate at some problems.
@@ -267,9 +268,9 @@ class Prover:
             if known == rendered:
                 return program
         named = with_named_functions(rendered)
-        made = None if named is None else compile_simulated(named, self._chip)
-        if not isinstance(made, SimulatedProgram):  # a source may declare functions with these names itself
-            made = compile_simulated(rendered, self._chip)
+        made = compile_simulated(named or rendered, self._chip)
+        if named is not None and isinstance(made, CompileFailure):  # a source may declare such a function itself
+            self._unnamed, made = made.message, compile_simulated(rendered, self._chip)
         if isinstance(made, CompileFailure):
             raise SourceError(f"a candidate does not compile at {problem}: {made.message}")
         self._keep(rendered, made)
@@ -402,6 +403,9 @@ class Prover:
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="it has integers with a tolerance"))
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
+            elif self._unnamed:
+                why = f"its functions have no exact values, because the proof build does not compile: {self._unnamed}"
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail=why))
             elif run.memory.angles != self._known(problem).memory.angles:
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail=OTHER_ANGLES))
             elif rounded := self._rounded_constants(config, problem):
