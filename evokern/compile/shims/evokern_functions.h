@@ -1,11 +1,12 @@
 // Functions for exact arithmetic (docs/proof.md): their results have the bits of CUDA's function, and as exact value an
 // expression of marked functions. They replace CUDA's own, which the compiler expands into instructions on bits.
+// `evokern.device.sim.algebra.named_functions` defines the macros that list names.
 #pragma once
 
 namespace evokern_exact {
 
 // `slct` with a number that is not negative returns its first operand; exact arithmetic reads the number.
-enum { COPY = 0x45564b00, EX2, LG2, ERF, SIN, COS };
+enum { EVOKERN_MARKS };
 template <int FUNCTION> __device__ __forceinline__ float marked(float bits, float x) {
     float result;
     asm("slct.f32.s32 %0, %1, %2, %3;" : "=f"(result) : "f"(bits), "f"(x), "n"(FUNCTION));
@@ -21,12 +22,12 @@ template <int FUNCTION> __device__ __forceinline__ double marked(double bits, do
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f, LOG2_10 = 3.32192809f, LOG10_2 = 0.30103f;
 constexpr float SQRT_HALF = 0.70710678f, PI = 3.14159265f;
 
-// The bits of an argument of `EX2` count: the exponential of a very low number is zero.
-template <class T> __device__ __forceinline__ T exp2(T x) { return marked<EX2>(x, x); }
+// The bits of an argument of `OF_ex2` count: the exponential of a very low number is zero.
+template <class T> __device__ __forceinline__ T exp2(T x) { return marked<OF_ex2>(x, x); }
 template <class T> __device__ __forceinline__ T exp(T x) { return exp2(x * T(LOG2_E)); }
 template <class T> __device__ __forceinline__ T exp10(T x) { return exp2(x * T(LOG2_10)); }
 template <class T> __device__ __forceinline__ T expm1(T x) { return exp(x) - T(1); }
-template <class T> __device__ __forceinline__ T log2(T x) { return marked<LG2>(T(::log2(x)), x); }
+template <class T> __device__ __forceinline__ T log2(T x) { return marked<OF_lg2>(T(::log2(x)), x); }
 template <class T> __device__ __forceinline__ T log(T x) { return log2(x) * T(LN_2); }
 template <class T> __device__ __forceinline__ T log10(T x) { return log2(x) * T(LOG10_2); }
 template <class T> __device__ __forceinline__ T log1p(T x) { return log(T(1) + x); }
@@ -36,33 +37,33 @@ template <class T> __device__ __forceinline__ T tanh(T x) { return T(1) - T(2) /
 template <class T> __device__ __forceinline__ T asinh(T x) { return log(x + sqrt(x * x + T(1))); }
 template <class T> __device__ __forceinline__ T acosh(T x) { return log(x + sqrt(x * x - T(1))); }
 template <class T> __device__ __forceinline__ T atanh(T x) { return log((T(1) + x) / (T(1) - x)) * T(0.5); }
-template <class T> __device__ __forceinline__ T erf(T x) { return marked<ERF>(x, x); }
+#define EVOKERN_FORMAL(NAME) template <class T> __device__ __forceinline__ T NAME(T x) { return marked<OF_##NAME>(x, x); }
+EVOKERN_FORMALS(EVOKERN_FORMAL)
 template <class T> __device__ __forceinline__ T erfc(T x) { return T(1) - erf(x); }
 template <class T> __device__ __forceinline__ T normcdf(T x) { return (T(1) + erf(x * T(SQRT_HALF))) * T(0.5); }
-template <class T> __device__ __forceinline__ T sin(T x) { return marked<SIN>(x, x); }
-template <class T> __device__ __forceinline__ T cos(T x) { return marked<COS>(x, x); }
 template <class T> __device__ __forceinline__ T tan(T x) { return sin(x) / cos(x); }
 template <class T> __device__ __forceinline__ T sinpi(T x) { return sin(x * T(PI)); }
 template <class T> __device__ __forceinline__ T cospi(T x) { return cos(x * T(PI)); }
-// A constant whole exponent is a product, so that the sign of x counts.
+// Constant multiples of 1/2 as exponents give products and a square root, so that the sign of x counts.
 template <class T> __device__ __forceinline__ T pow(T x, T y, bool constant) {
-    if (constant && y == T(int(y)) && y >= T(-16) && y <= T(16)) {
-        T product = T(1);
-        for (int i = 0; i < (y < T(0) ? -int(y) : int(y)); i++) product *= x;
-        return y < T(0) ? T(1) / product : product;
+    const int halves = int(y + y), count = halves < 0 ? -halves : halves;
+    if (constant && y + y == T(halves) && count <= 32) {
+        T product = count % 2 ? sqrt(x) : T(1);
+        for (int i = 0; i < count / 2; i++) product *= x;
+        return halves < 0 ? T(1) / product : product;
     }
     return exp2(y * log2(x));
 }
 
 }  // namespace evokern_exact
 
-// `EVOKERN_FUNCTIONS` lists the names; macros that replace them by the functions below follow this file.
+// Macros that replace CUDA's names by the functions below follow this file.
 #define EVOKERN_FUNCTION(NAME)                                                                                        \
     __device__ __forceinline__ float evokern_##NAME##f(float x) {                                                     \
-        return evokern_exact::marked<evokern_exact::COPY>(::NAME##f(x), evokern_exact::NAME(x));                      \
+        return evokern_exact::marked<evokern_exact::OF_copy>(::NAME##f(x), evokern_exact::NAME(x));                      \
     }                                                                                                                 \
     __device__ __forceinline__ double evokern_##NAME(double x) {                                                      \
-        return evokern_exact::marked<evokern_exact::COPY>(::NAME(x), evokern_exact::NAME(x));                         \
+        return evokern_exact::marked<evokern_exact::OF_copy>(::NAME(x), evokern_exact::NAME(x));                         \
     }                                                                                                                 \
     __device__ __forceinline__ float evokern_##NAME(float x) { return evokern_##NAME##f(x); }                         \
     template <class T, class = typename std::enable_if<std::is_integral<T>::value>::type>                             \
@@ -77,7 +78,7 @@ EVOKERN_FUNCTIONS(EVOKERN_FUNCTION)
 
 #define EVOKERN_POWER(TYPE, NAME, ORIGINAL)                                                                           \
     __device__ __forceinline__ TYPE NAME(TYPE x, TYPE y) {                                                            \
-        return evokern_exact::marked<evokern_exact::COPY>(::ORIGINAL(x, y),                                           \
+        return evokern_exact::marked<evokern_exact::OF_copy>(::ORIGINAL(x, y),                                           \
                                                           evokern_exact::pow(x, y, __builtin_constant_p(y)));         \
     }
 EVOKERN_POWER(float, evokern_powf, powf)

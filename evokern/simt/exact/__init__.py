@@ -23,10 +23,11 @@ from evokern.simt.exact.field import (
     reciprocal,
     root,
 )
-from evokern.simt.exact.functions import FUNCTIONS, is_signless
+from evokern.simt.exact.functions import FUNCTIONS, MARK, MARKED, arguments, is_signless
 from evokern.simt.exact.memory import OUTPUT, ExactMemory, Obstacle
 
 __all__ = [
-    "CODES", "FUNCTIONS", "NO_P", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "ZERO", "ExactMemory", "Obstacle", "P",
-    "Q", "Value", "add", "embedded", "exponential", "is_signless", "lost", "matmul", "multiply", "reciprocal", "root",
+    "CODES", "FUNCTIONS", "MARK", "MARKED", "NO_P", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "ZERO", "ExactMemory",
+    "Obstacle", "P", "Q", "Value", "add", "arguments", "embedded", "exponential", "is_signless", "lost", "matmul",
+    "multiply", "reciprocal", "root",
 ]  # fmt: skip

@@ -260,11 +260,11 @@ def _powers_of_two(modulus: int) -> Array:
     return np.array([pow(2, n % (modulus - 1), modulus) for n in range(-1200, 1100)], np.uint64)
 
 
-def _logarithms_of_bases() -> dict[float, tuple[np.uint64, np.uint64]]:
-    """Return the residues of log2(e), ln(2) and their like, in float32 and float64: ln(2) is 1 / log2(e)."""
-    e, ten = (Fraction(float(np.float32(math.log2(base)))) for base in (math.e, 10))
+def _related_constants() -> dict[float, tuple[np.uint64, np.uint64]]:
+    """Return the residues of constants in float32 and float64 that depend on others: ln(2) is 1 / log2(e)."""
+    e, ten, half = (Fraction(float(np.float32(one))) for one in (math.log2(math.e), math.log2(10), math.sqrt(0.5)))
     pairs = ((math.log2(math.e), e), (math.log2(10), ten), (math.log(2), 1 / e), (math.log10(2), 1 / ten),
-             (math.log(10), ten / e), (math.log10(math.e), e / ten))  # fmt: skip
+             (math.log(10), ten / e), (math.log10(math.e), e / ten), (math.sqrt(2), 1 / half))  # fmt: skip
     return {
         number: (_residue(fraction, P), _residue(fraction, Q))
         for exact, fraction in pairs
@@ -276,7 +276,7 @@ def _residue(fraction: Fraction, modulus: int) -> np.uint64:
     return np.uint64(fraction.numerator * pow(fraction.denominator, -1, modulus) % modulus)
 
 
-_LOGARITHMS = _logarithms_of_bases()
+_RELATED = _related_constants()
 
 
 def integers(values: Array) -> Value:
@@ -299,7 +299,7 @@ def embedded(values: Array, site: np.uint64) -> Value:
     found = integers(whole)
     p = reduced(found.p * _powers_of_two(P)[at], _P)
     q = reduced(found.q * _powers_of_two(Q)[at], _Q)
-    for number, (of_p, of_q) in _LOGARITHMS.items():
+    for number, (of_p, of_q) in _RELATED.items():
         here = values == number
         if here.any():
             p, q = np.where(here, of_p, p), np.where(here, of_q, q)

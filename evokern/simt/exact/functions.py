@@ -1,15 +1,15 @@
 """Functions with laws, and functions without: logarithms in the field, formal functions, and their constants.
 
-The logarithm inverts the exponential: it maps a power of G modulo P to its exponent modulo Q. Therefore log(x y) = log x
-+ log y and log 2^x = x. It maps -x as x, and has no residue modulo P. An error function, a sine or a cosine is a random
-function of the residue modulo P: equal arguments give equal results.
+The logarithm inverts the exponential: it maps a power of G modulo P to its exponent modulo Q. Therefore it keeps the
+laws log(x y) = log x + log y and log 2^x = x. It maps -x as x, and has no residue modulo P. An error function, a sine
+or a cosine is a random function of the residue modulo P: equal arguments give equal results.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -99,31 +99,27 @@ def logarithm(x: Value, site: np.uint64) -> Value:
     return Value(np.full_like(x.p, NO_P), q.astype(np.uint64), worse(bad, x.p == NO_P, site, SECOND))
 
 
-def _formal(x: Value, salt: int, site: np.uint64) -> Value:
-    """Return a random odd function of the residues modulo P."""
-    upper = x.p > P // 2
+def _formal(x: Value, site: np.uint64, salt: int, odd: bool = True) -> Value:
+    """Return a random function of the residues modulo P, which is odd or has no symmetry."""
+    upper = (x.p > P // 2) & odd
     mixed = np.where(upper, P - x.p, x.p) + np.uint64(salt << 32)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ mixed >> np.uint64(shift)) * np.uint64(factor)
-    found = np.where(x.p == 0, np.uint64(0), reduced(mixed ^ mixed >> np.uint64(31), np.uint64(P)))
+    found = reduced(mixed ^ mixed >> np.uint64(31), np.uint64(P))
+    found = np.where((x.p == 0) & odd, np.uint64(0), found)
     bad = worse(x.bad, x.p == NO_P, site, SECOND)
     return Value(np.where(upper & (found != 0), P - found, found), np.full_like(found, NO_Q), bad)
 
 
-def error_function(x: Value, site: np.uint64) -> Value:
-    """Return a random odd function in place of erf x."""
-    return _formal(x, 1, site)
-
-
 def sine(x: Value, site: np.uint64) -> Value:
     """Return the sine for a random tangent t of half the angle, 2 t / (1 + t²); -1 has no root, so 1 + t² is not 0."""
-    tangent = _formal(x, 2, site)
+    tangent = _formal(x, site, 0)
     return multiply(add(tangent, tangent), _secant(tangent, site))
 
 
 def cosine(x: Value, site: np.uint64) -> Value:
     """Return the cosine for the same tangent, (1 - t²) / (1 + t²)."""
-    tangent = _formal(x, 2, site)
+    tangent = _formal(x, site, 0)
     square = multiply(tangent, tangent)
     return multiply(add(_whole(tangent), negate(square)), _secant(tangent, site))
 
@@ -144,17 +140,27 @@ def hyperbolic_tangent(x: Value, site: np.uint64) -> Value:
     return add(_whole(x), negate(add(inverse, inverse)))
 
 
+ODD, OTHERS = ("erf", "atan", "asin", "cbrt", "rcbrt", "erfinv"), ("acos", "erfcinv", "erfcx", "lgamma", "tgamma")
+"""Functions whose only law is f(-x) = -f(x), and functions without a law."""
 FUNCTIONS: dict[str, Callable[[Value, np.uint64], Value]] = {
     "copy": lambda x, site: x,
     "lg2": logarithm,
-    "erf": error_function,
     "sin": sine,
     "cos": cosine,
     "tanh": hyperbolic_tangent,
+    **{name: partial(_formal, salt=salt, odd=name in ODD) for salt, name in enumerate((*ODD, *OTHERS), 1)},
 }
 """Name → function of a value and the number of the instruction."""
-MARK, MARKED = 0x45564B00, ("copy", "ex2", "lg2", "erf", "sin", "cos")
+MARK, MARKED = 0x45564B00, ("copy", "ex2", "lg2", "sin", "cos", *ODD, *OTHERS)
 """Third operand of an `slct` of `evokern_functions.h`: the first number, and the functions in order."""
+
+
+def arguments(name: str, x: Value) -> set[int]:
+    """Return what identifies the arguments, up to their signs, of a function with laws that are not known here."""
+    if name not in ("sin", "cos") and (name == "erf" or name not in (*ODD, *OTHERS)):
+        return set()
+    angle = np.uint64((0 if name in ("sin", "cos") else MARKED.index(name)) << 32)
+    return set(np.unique(np.minimum(x.p, P - x.p) + angle).tolist())
 
 
 def marked_function(i: Instruction) -> str | None:

@@ -58,12 +58,12 @@ class ExactMemory:
         memory: the real memory.
         end: time on the monotonic clock after which no further batch of blocks runs.
         late: whether the time was over.
-        angles: residues of the arguments of sines and cosines, up to their signs.
+        arguments: arguments of functions with laws that are not known; see `functions.arguments`.
     """
 
     def __init__(self, memory: Memory, end: float = math.inf) -> None:
         self.memory, self.end, self.late = memory, end, False
-        self.angles = set[int]()
+        self.arguments = set[int]()
         self._words: Array = np.zeros(0, np.uint64)
         self._pairs: Array = np.zeros((2, 0), np.uint64)
         self._used = 0

@@ -14,7 +14,7 @@ from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Vector
 from evokern.simt.arrays import Action
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
-from evokern.simt.exact.functions import FUNCTIONS, marked_function
+from evokern.simt.exact.functions import FUNCTIONS, arguments, marked_function
 from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
 from evokern.simt.exact.memory_rules import MEMORY_RULES, is_argument
 from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, raw, sources_of, without_rule
@@ -129,12 +129,11 @@ def _function(site: Site) -> Action | None:
     read, bits, base = site.reader(operand, kind), site.bits(operand, kind), kind.removesuffix("x2")
     if name == "ex2":
         return lambda: write(field.exponential(read(), field.floats(base, bits()) < VANISHING, site.number))
-    compute, angles = FUNCTIONS[name], site.plane.exact.angles
+    compute, known = FUNCTIONS[name], site.plane.exact.arguments
 
     def run() -> None:
-        x = read()
-        if name in ("sin", "cos"):
-            angles.update(np.unique(np.minimum(x.p, field.P - x.p)[..., site.active().mask]).tolist())
+        x, mask = read(), site.active().mask
+        known.update(arguments(name, Value(x.p[..., mask], x.q)))
         write(compute(x, site.number))
 
     return run

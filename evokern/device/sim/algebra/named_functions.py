@@ -14,11 +14,13 @@ from evokern.compile.headers import SHIMS
 from evokern.cuda_source.lexer import without_comments
 from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.render import Rendered
+from evokern.simt.exact import MARK, MARKED
 
 HEADER = "evokern_functions.h"
+FORMAL = MARKED[MARKED.index("sin") :]
 FUNCTIONS = (
     "exp2", "exp", "exp10", "expm1", "log2", "log", "log10", "log1p", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "erfc", "normcdf", "sin", "cos", "tan", "sinpi", "cospi",
+    "erfc", "normcdf", "tan", "sinpi", "cospi", *FORMAL,
 )  # fmt: skip
 """Functions of one argument; the names of those for float32 end with `f`."""
 _NAMES = tuple(f"{one}{end}" for one in (*FUNCTIONS, "pow", "sincos", "sincospi") for end in ("", "f"))
@@ -37,6 +39,9 @@ def with_named_functions(rendered: Rendered) -> Rendered | None:
 
 @cache
 def _header() -> str:
-    listed = " ".join(f"F({name})" for name in FUNCTIONS)
-    renamed = "".join(f"#define {name} evokern_{name}\n" for name in _NAMES)
-    return f"#define EVOKERN_FUNCTIONS(F) {listed}\n{(SHIMS / HEADER).read_text()}{renamed}"
+    functions, formal = (" ".join(f"F({name})" for name in names) for names in (FUNCTIONS, FORMAL))
+    marks = ", ".join(f"OF_{name} = {MARK + number}" for number, name in enumerate(MARKED))
+    lists = {"EVOKERN_FUNCTIONS(F)": functions, "EVOKERN_FORMALS(F)": formal, "EVOKERN_MARKS": marks}
+    renamed = {name: f"evokern_{name}" for name in _NAMES}
+    before, after = ("".join(f"#define {name} {text}\n" for name, text in each.items()) for each in (lists, renamed))
+    return before + (SHIMS / HEADER).read_text() + after

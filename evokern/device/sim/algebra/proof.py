@@ -72,7 +72,7 @@ EXACT_BITS, ROUNDED = 12, 2.0**-22
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
 UNSTABLE = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
-OTHER_ANGLES = "the programs take the sine or cosine of different angles, and addition theorems are not known"
+OTHER_ARGUMENTS = "a function has other arguments in one program, and laws such as addition theorems are not known"
 _ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 """Verdicts, worst first."""
 
@@ -359,8 +359,8 @@ class Prover:
         known = ExactRun(reference.values, {}, default.memory)
         versus = compared_output(one.output, default, known)
         text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
-        if versus.verdict == DIFFERENT and reference.angles != default.memory.angles:
-            text = f"not comparable: {OTHER_ANGLES}"
+        if versus.verdict == DIFFERENT and reference.arguments != default.memory.arguments:
+            text = f"not comparable: {OTHER_ARGUMENTS}"
         elif versus.verdict == DIFFERENT and reference.inexact:
             constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
             text = f"not comparable: the program may round the constants of the reference otherwise ({constants})"
@@ -406,8 +406,8 @@ class Prover:
             elif self._unnamed:
                 why = f"its functions have no exact values, because the proof build does not compile: {self._unnamed}"
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail=why))
-            elif run.memory.angles != self._known(problem).memory.angles:
-                found.append(replace(one, verdict=NOT_COMPARABLE, detail=OTHER_ANGLES))
+            elif run.memory.arguments != self._known(problem).memory.arguments:
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail=OTHER_ARGUMENTS))
             elif rounded := self._rounded_constants(config, problem):
                 listed = ", ".join(f"{constant:.9g}" for constant in rounded[:MOST_CONSTANTS])
                 why = f"the candidate and the default candidate round constants differently ({listed})"

@@ -46,11 +46,11 @@ class FieldReference:
     """Output → residues of its elements, flat."""
     inexact: tuple[float, ...]
     """Constants that float32 cannot represent; a program may round their products instead."""
-    angles: set[int]
-    """Residues of the arguments of sines and cosines, up to their signs."""
+    arguments: set[int]
+    """Arguments of functions with laws that are not known."""
 
 
-_ANGLES: set[int] = set()
+_ARGUMENTS: set[int] = set()
 _INEXACT: set[float] = set()
 """Constants of the reference that is being evaluated which float32 cannot represent."""
 
@@ -269,8 +269,7 @@ def _function(name: str, real: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 
     def apply(a: Any) -> FieldTensor:
         x = lifted(a)
-        if name in ("sin", "cos"):
-            _ANGLES.update(np.unique(np.minimum(x.shadow.p, P - x.shadow.p)).tolist())
+        _ARGUMENTS.update(exact.arguments(name, x.shadow))
         return FieldTensor.of(real(x.value), exact.FUNCTIONS[name](x.shadow, OUTPUT))
 
     return apply
@@ -279,12 +278,11 @@ def _function(name: str, real: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 def _power(a: Any, exponent: Any) -> FieldTensor:
     if isinstance(exponent, torch.Tensor) or not isinstance(a, torch.Tensor):
         return exponential(exponent if not isinstance(a, torch.Tensor) and a == 2 else times(exponent, _log2(a)), 2)
-    if float(exponent) in (0.5, -0.5):
-        return root(a) if float(exponent) > 0 else inverse(root(a))
-    if float(exponent) != int(exponent) or abs(exponent) >= 64:
+    halves = abs(2 * float(exponent))
+    if halves != int(halves) or halves >= 128:
         return exponential(times(exponent, _log2(a)), 2)
-    found = lifted(torch.ones(()))
-    for _ in range(abs(int(exponent))):
+    found = root(a) if halves % 2 else lifted(1)
+    for _ in range(int(halves) // 2):
         found = times(found, a)
     return found if exponent > 0 else inverse(found)
 
@@ -476,7 +474,9 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "_softmax": softmax, "square": lambda a: times(a, a), "_log_softmax": _log_softmax, "convolution": _convolution,
     "expm1": lambda a: _minus(exponential(a), 1), "log": _log, "log2": _log2,
     "log10": lambda a: times(_log2(a), LOG10_2), "log1p": lambda a: _log(_plus(a, 1)), "erf": _erf,
-    "erfc": lambda a: _minus(1, _erf(a)), "sin": _sine, "cos": _cosine, "tan": lambda a: over(_sine(a), _cosine(a)),
+    "erfc": lambda a: _minus(1, _erf(a)), "sin": _sine, "cos": _cosine,
+    **{one: _function(one, getattr(torch, one)) for one in ("atan", "asin", "acos", "erfinv", "lgamma")},
+    "tan": lambda a: over(_sine(a), _cosine(a)),
     "sinh": lambda a: times(_minus(exponential(a), exponential(times(a, -1))), 0.5),
     "cosh": lambda a: times(_plus(exponential(a), exponential(times(a, -1))), 0.5),
     "sort": _chosen("sort"), "topk": _chosen("topk"),
@@ -508,14 +508,14 @@ def field_reference(
         flat = [np.zeros_like(shadow.p) if part is None else part for part in (shadow.p, shadow.q, shadow.bad)]
         given[name] = FieldTensor.of(wide, Value(*(part.reshape(wide.shape) for part in flat)))
     _INEXACT.clear()
-    _ANGLES.clear()
+    _ARGUMENTS.clear()
     try:
         with torch.no_grad(), plain_attention(), ConstantsMode():
             found = kernel.workload.reference(problem, given)
         if not all(isinstance(one, torch.Tensor) for one in found.values()):
             return "the reference does not return tensors"
         values = {name: _flat(one) for name, one in found.items() if one.is_floating_point()}
-        return FieldReference(values, tuple(sorted(_INEXACT)), set(_ANGLES))
+        return FieldReference(values, tuple(sorted(_INEXACT)), set(_ARGUMENTS))
     except UnknownOperationError as error:
         return str(error)
     except KERNEL_CODE_EXCEPTIONS as error:
