@@ -469,21 +469,26 @@ class Prover:
 
         For example, one program multiplies by 1/768 in float32 where the other divides by 768.
         """
-        own, basis = (self._constants(one, problem) for one in (config, self._basis))
+        (own, all_own), (basis, all_basis) = (self._constants(one, problem) for one in (config, self._basis))
         sizes = {float(value) for value in problem.values() if isinstance(value, int)} | {1.0}
-        return sorted({*_derived(own - basis, basis | sizes), *_derived(basis - own, own | sizes)})
+        return sorted({*_derived(own - basis, all_basis | sizes), *_derived(basis - own, all_own | sizes)})
 
-    def _constants(self, config: Config, problem: Problem) -> frozenset[float]:
+    def _constants(self, config: Config, problem: Problem) -> tuple[frozenset[float], frozenset[float]]:
         """Return the absolute values of the constants in float32 and float64 of a candidate's program.
 
-        Constants of functions that the proof build replaces do not count.
+        The first set lacks constants of the functions that the proof build replaces.
         """
         program = self.program(config, problem)
         entries = [program.entry(launch) for launch in launches_of(self._kernel, config, problem)]
-        items = ((item, entry.lines.source_location(item.location)) for entry in entries for item in entry.instructions)
-        operands = (one for item, at in items if at.file != HEADER for one in item.operands)
-        found = (_float_of(one) for one in operands if isinstance(one, Immediate) and one.kind in ("f32", "f64"))
-        return frozenset(abs(one) for one in found if math.isfinite(one) and one)
+        found = [
+            (abs(value), entry.lines.source_location(item.location).file == HEADER)
+            for entry in entries
+            for item in entry.instructions
+            for one in item.operands
+            if isinstance(one, Immediate) and one.kind in ("f32", "f64")
+            if math.isfinite(value := _float_of(one)) and value
+        ]
+        return frozenset(value for value, hidden in found if not hidden), frozenset(value for value, _ in found)
 
     def _default_is_right(self, problem: Problem) -> bool:
         """Return whether the default candidate passes the gate; an unfinished draft may compute nothing."""
@@ -513,9 +518,16 @@ def _float_of(literal: Immediate) -> float:
 
 
 def _derived(constants: Iterable[float], known: Iterable[float]) -> Iterator[float]:
-    """Yield the inexact constants that are a product or a quotient of two known ones, within rounding to float32."""
+    """Yield the inexact constants that follow from known ones, within rounding to float32.
+
+    They are a product or a quotient of two, or a logarithm or an exponential of one.
+    """
     factors = np.array(sorted(known))
-    derived = np.concatenate([np.outer(factors, factors).ravel(), np.divide.outer(factors, factors).ravel()])
+    of_two = np.outer(factors, factors), np.divide.outer(factors, factors)
+    bases = factors[factors != 2]  # log(2) has exact residues
+    with np.errstate(over="ignore"):
+        of_one = [np.log(bases), np.log2(bases), np.exp(factors)]
+    derived = np.abs(np.concatenate([one.ravel() for one in (*of_two, *of_one)]))
     for one in constants:
         inexact = math.frexp(one)[0] * 2**EXACT_BITS % 1 != 0
         if inexact and (np.abs(derived / one - 1) <= ROUNDED).any():
