@@ -77,13 +77,13 @@ _COMMON = """
 exp(a) * exp(b) | expf(a + b)
 log(c * d) | __logf(c) + log2f(d) * 0.69314718f
 log(1.f + expf(a)) | fmaxf(a, 0.f) + log1pf(expf(-fabsf(a)))
-powf(c, 0.5f) | sqrtf(c)
-exp2f(a + 3.f) | 8.f * exp2(a)
 tanhf(a) | (expf(2.f * a) - 1.f) / (expf(2.f * a) + 1.f)
 normcdff(a) | 0.5f * (1.f - erff(-0.70710678f * a))
 __sinf(a) * __sinf(a) | 1.f - __cosf(-a) * __cosf(a)
 """
 _OTHERS = """
+powf(c, 0.5f) | sqrtf(c)
+exp2f(a + 3.f) | 8.f * exp2(a)
 log(expf(a)) + b | a + b
 powf(a, 3.f) | a * a * a
 pow(c, b) | expf(b * logf(c))
@@ -141,16 +141,11 @@ def test_functions_keep_their_laws(tmp_path: Path, identities: str) -> None:
 @pytest.mark.parametrize(
     ("default", "other", "reference", "reason"),
     [
-        ("sinf(2.f * v)", "2.f * sinf(v) * cosf(v)", "(2 * t['x']).sin()", "laws such as addition theorems"),
+        ("__sinf(2.f * v)", "2.f * __sinf(v) * __cosf(v)", "(2 * t['x']).sin()", "laws such as addition theorems"),
         ("v * sqrtf(v * v)", "v * fabsf(v)", "t['x'] * (t['x'] * t['x']).sqrt()", "sign of a square root"),
         ("expf(expf(v))", "exp(exp(v))", "t['x'].exp().exp()", "kernel.cu:5, slct"),
         ("expf(v) * logf(1.f + expf(v))", "v", "t['x']", "kernel.cu:5, mul"),
-        (
-            "v * powf(10000.f, 0.3f)",
-            "v * exp2f(0.3f * 13.28771238f)",
-            "t['x'] * 10000**0.3",
-            "differently (13.2877121)",
-        ),
+        ("powf(99.f, v)", "exp2f(v * 6.62935662f)", "99 ** t['x']", "differently (6.62935"),
         ("erff(v)", "-erff(-v) + v", "t['x']", "already been defined"),
     ],
 )
