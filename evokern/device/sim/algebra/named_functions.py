@@ -18,6 +18,7 @@ from evokern.simt.exact import MARK, MARKED
 
 HEADER = "evokern_functions.h"
 FORMAL = MARKED[MARKED.index("sin") :]
+"""Functions that exact arithmetic knows itself."""
 FUNCTIONS = (
     "exp2", "exp", "exp10", "expm1", "log2", "log", "log10", "log1p", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erfc", "normcdf", "tan", "sinpi", "cospi", *FORMAL,

@@ -72,6 +72,7 @@ EXACT_BITS, ROUNDED = 12, 2.0**-22
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
 UNSTABLE = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
+UNNAMED = "the functions have no exact values, because the proof build does not compile"
 OTHER_ARGUMENTS = "a function has other arguments in one program, and laws such as addition theorems are not known"
 _ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 """Verdicts, worst first."""
@@ -165,7 +166,7 @@ class Prover:
         self._references: dict[Problem, FieldReference | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
-        self._unnamed = ""
+        self._unnamed: list[tuple[Rendered, str]] = []
 
     def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
         """Compare a candidate with the default candidate at some problems.
@@ -270,7 +271,8 @@ class Prover:
         named = with_named_functions(rendered)
         made = compile_simulated(named or rendered, self._chip)
         if named is not None and isinstance(made, CompileFailure):  # a source may declare such a function itself
-            self._unnamed, made = made.message, compile_simulated(rendered, self._chip)
+            self._unnamed.append((rendered, f"{UNNAMED}: {made.message}"))
+            made = compile_simulated(rendered, self._chip)
         if isinstance(made, CompileFailure):
             raise SourceError(f"a candidate does not compile at {problem}: {made.message}")
         self._keep(rendered, made)
@@ -280,6 +282,11 @@ class Prover:
         """Keep a program, so that it is not compiled again; a source that names functions needs its proof build."""
         if with_named_functions(rendered) is None:
             self._keep(rendered, program)
+
+    def _without_names(self, config: Config, problem: Problem) -> str:
+        """Return why a candidate that names functions has no proof build; empty if it has one."""
+        rendered = render(self._kernel, config, problem)
+        return next((why for known, why in self._unnamed if known == rendered), "")
 
     def _keep(self, rendered: Rendered, program: SimulatedProgram) -> None:
         self._programs = [*self._programs[-MOST_PROGRAMS + 1 :], (rendered, program)]
@@ -359,7 +366,9 @@ class Prover:
         known = ExactRun(reference.values, {}, default.memory)
         versus = compared_output(one.output, default, known)
         text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
-        if versus.verdict == DIFFERENT and reference.arguments != default.memory.arguments:
+        if versus.verdict == DIFFERENT and (why := self._without_names(self._basis, problem)):
+            text = f"not comparable: {why}"
+        elif versus.verdict == DIFFERENT and reference.arguments != default.memory.arguments:
             text = f"not comparable: {OTHER_ARGUMENTS}"
         elif versus.verdict == DIFFERENT and reference.inexact:
             constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
@@ -403,8 +412,7 @@ class Prover:
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="it has integers with a tolerance"))
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
-            elif self._unnamed:
-                why = f"its functions have no exact values, because the proof build does not compile: {self._unnamed}"
+            elif why := self._without_names(config, problem) or self._without_names(self._basis, problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail=why))
             elif run.memory.arguments != self._known(problem).memory.arguments:
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail=OTHER_ARGUMENTS))
