@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from evokern import simt
-from evokern.declaration.kernel import Tensor
+from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Tensor
 from evokern.gate import Call
 from evokern.gate.data import draw, torch_dtype
 from evokern.study.settings import InputSet
@@ -43,10 +43,16 @@ def drawn(
         yield name, tensor, data
 
 
+def other_inputs(tensors: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str, Tensor, torch.Tensor]]:
+    """Yield each buffer as `drawn` does; integers of several bytes, such as indices, are those of the seed 0."""
+    for (name, tensor, data), (_, _, first) in zip(drawn(tensors, seed=seed), drawn(tensors), strict=True):
+        yield name, tensor, first if tensor.dtype not in SIGNIFICAND_BITS and DTYPE_BYTES[tensor.dtype] > 1 else data
+
+
 def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, simt.Buffer]:
     """Create a problem's buffers: inputs as in the gate's `normal` set, unwritten memory for all other buffers."""
     buffers: dict[str, simt.Buffer] = {}
-    for name, tensor, data in drawn(tensors, seed=seed):
+    for name, tensor, data in other_inputs(tensors, seed) if seed else drawn(tensors):
         raw: Any = data.view(-1).view(torch.uint8).numpy()
         known = tensor.given or (tensor.role == "workspace" and tensor.initial == "zero")
         if not known:

@@ -6,6 +6,7 @@ memory, so that two kernels can be compared without rounding errors. See docs/pr
 
 from evokern.simt.exact.field import (
     CODES,
+    NO_P,
     NO_Q,
     NO_RULE,
     REASON_SHIFT,
@@ -16,14 +17,17 @@ from evokern.simt.exact.field import (
     add,
     embedded,
     exponential,
+    lost,
     matmul,
     multiply,
     reciprocal,
     root,
 )
+from evokern.simt.exact.functions import FUNCTIONS, MARK, MARKED, arguments, is_signless
 from evokern.simt.exact.memory import OUTPUT, ExactMemory, Obstacle
 
 __all__ = [
-    "CODES", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "ZERO", "ExactMemory", "Obstacle", "P", "Q", "Value", "add",
-    "embedded", "exponential", "matmul", "multiply", "reciprocal", "root",
+    "CODES", "FUNCTIONS", "MARK", "MARKED", "NO_P", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "ZERO", "ExactMemory",
+    "Obstacle", "P", "Q", "Value", "add", "arguments", "embedded", "exponential", "is_signless", "lost", "matmul",
+    "multiply", "reciprocal", "root",
 ]  # fmt: skip

@@ -7,7 +7,9 @@ x^((P + 1) / 4) is a square root of x or of -x.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -16,14 +18,14 @@ from evokern.simt.arrays import Array
 from evokern.simt.numerics import STORAGE, decode, ignore_float_warnings
 
 P, Q = 2147481143, 1073740571
-G = 4
-"""Generator of the squares modulo P, whose order is Q."""
+G = 2
+"""Base of exponentials, which generates the squares modulo P and has the order Q."""
 
 _P, _Q = np.uint64(P), np.uint64(Q)
 _Q_SHIFT, CODE_SHIFT = np.uint64(31), np.uint64(61)
 _P_BITS, _Q_BITS = np.uint64((1 << 31) - 1), np.uint64((1 << 30) - 1)
-NO_Q = _Q_BITS
-"""Residue modulo Q of values that have none, such as exponentials."""
+NO_P, NO_Q = _P_BITS, _Q_BITS
+"""Residues of values that have none: logarithms have none modulo P, and exponentials none modulo Q."""
 PAYLOAD = np.uint64((1 << 61) - 1)
 
 RAW, F16, BF16, LOW, HIGH, PAIR, WIDE, BAD = (np.uint64(code) for code in range(8))
@@ -37,7 +39,7 @@ _NEXT_PART, _WIDE_PART = np.uint64(1 << 61), np.uint64(1 << 59)
 
 REASONS = {
     1: "integer instructions change the bits of a floating-point value",
-    2: "an exponential, a root or an integer result has no exact exponent",
+    2: "an exponential, a root or an integer result has no exact exponent, or a logarithm no residue",
     3: "the divisor is zero",
     4: "a value is infinite or not a number",
     5: "parts of different values, or of another format, are read as one value",
@@ -54,7 +56,7 @@ class Value:
     """Residues of one value per lane."""
 
     p: Array
-    """Residue modulo P, uint64."""
+    """Residue modulo P, uint64, or `NO_P`."""
     q: Array
     """Residue modulo Q, or `NO_Q`."""
     bad: Array | None = None
@@ -109,11 +111,26 @@ def worse(bad: Array | None, where: Array, site: np.uint64, reason: np.uint64) -
 
 def _with_q(result: Array, *sources: Array) -> Array:
     """Return residues modulo Q, without those that depend on a value that has none."""
+    return _without(NO_Q, result, *sources)
+
+
+def _with_p(result: Array, *sources: Array) -> Array:
+    """Return residues modulo P, without those that depend on a value that has none."""
+    return _without(NO_P, result, *sources)
+
+
+def _without(none: np.uint64, result: Array, *sources: Array) -> Array:
     for source in sources:
-        none = source == NO_Q
-        if none.any():
-            result = np.where(none, NO_Q, result)
+        if source.max(initial=0) >= none:
+            result = np.where(source == none, none, result)
     return result
+
+
+def lost(x: Value, site: np.uint64) -> Value:
+    """Return x, which is not comparable where it has no residue at all."""
+    if x.p.max(initial=0) < NO_P:
+        return x
+    return Value(x.p, x.q, worse(x.bad, (x.p == NO_P) & (x.q == NO_Q), site, SECOND))
 
 
 def reduced(numbers: Array, modulus: np.uint64) -> Array:
@@ -132,23 +149,26 @@ def _folded(numbers: Array, modulus: np.uint64) -> Array:
 
 def add(x: Value, y: Value) -> Value:
     """Return x + y."""
-    return Value(_folded(x.p + y.p, _P), _with_q(_folded(x.q + y.q, _Q), x.q, y.q), joint(x.bad, y.bad))
+    p = _with_p(_folded(x.p + y.p, _P), x.p, y.p)
+    return Value(p, _with_q(_folded(x.q + y.q, _Q), x.q, y.q), joint(x.bad, y.bad))
 
 
 def negate(x: Value) -> Value:
     """Return -x."""
-    return Value(_folded(_P - x.p, _P), _with_q(_folded(_Q - x.q, _Q), x.q), x.bad)
+    return Value(_with_p(_folded(_P - x.p, _P), x.p), _with_q(_folded(_Q - x.q, _Q), x.q), x.bad)
 
 
 def multiply(x: Value, y: Value) -> Value:
     """Return x y."""
-    return Value(reduced(x.p * y.p, _P), _with_q(reduced(x.q * y.q, _Q), x.q, y.q), joint(x.bad, y.bad))
+    p = _with_p(reduced(x.p * y.p, _P), x.p, y.p)
+    return Value(p, _with_q(reduced(x.q * y.q, _Q), x.q, y.q), joint(x.bad, y.bad))
 
 
 def fma(x: Value, y: Value, z: Value) -> Value:
     """Return x y + z."""
+    p = _with_p(reduced(x.p * y.p + z.p, _P), x.p, y.p, z.p)
     q = _with_q(reduced(x.q * y.q + z.q, _Q), x.q, y.q, z.q)
-    return Value(reduced(x.p * y.p + z.p, _P), q, joint(x.bad, y.bad, z.bad))
+    return Value(p, q, joint(x.bad, y.bad, z.bad))
 
 
 def power(base: Array, exponent: int, modulus: int) -> Array:
@@ -165,13 +185,13 @@ def reciprocal(x: Value, site: np.uint64) -> Value:
     """Return 1 / x."""
     p, q = power(x.p, P - 2, P), power(np.where(x.q == NO_Q, np.uint64(0), x.q), Q - 2, Q)
     bad = worse(x.bad, x.p == 0, site, ZERO)
-    return Value(p, np.where((x.q == NO_Q) | (x.q == 0), NO_Q, q), bad)
+    return lost(Value(_with_p(p, x.p), np.where((x.q == NO_Q) | (x.q == 0), NO_Q, q), bad), site)
 
 
 def root(x: Value) -> Value:
     """Return a square root of x, or of -x if x has none; sqrt(x y) = sqrt(x) sqrt(y) holds."""
     q = power(np.where(x.q == NO_Q, np.uint64(0), x.q), (Q + 1) // 4, Q)
-    return Value(power(x.p, (P + 1) // 4, P), _with_q(q, x.q), x.bad)
+    return Value(_with_p(power(x.p, (P + 1) // 4, P), x.p), _with_q(q, x.q), x.bad)
 
 
 @cache
@@ -200,21 +220,26 @@ def exponential(x: Value, vanishes: Array, site: np.uint64) -> Value:
 
 def matmul(x: Value, y: Value, z: Value | None = None) -> Value:
     """Return x y + z from the residues of matrices [..., M, K], [..., K, N] and [..., M, N], with K up to 64."""
-    p = _matmul(x.p, y.p, None if z is None else z.p, _P)
-    none = [one == NO_Q for one in (x.q, y.q)]
-    if none[0].all() or none[1].all():
-        q = np.full_like(p, NO_Q)
-    else:
-        q = _matmul(x.q, y.q, None if z is None else z.q, _Q)
-        if none[0].any() or none[1].any():
-            q = np.where(none[0].any(-1)[..., :, None] | none[1].any(-2)[..., None, :], NO_Q, q)
-        q = q if z is None else _with_q(q, z.q)
+    p = _marked_matmul(x.p, y.p, None if z is None else z.p, P, NO_P)
+    q = _marked_matmul(x.q, y.q, None if z is None else z.q, Q, NO_Q)
     bad = None if z is None else z.bad
     if y.bad is not None:
         bad = joint(np.broadcast_to(y.bad.max(-2)[..., None, :], p.shape), bad)
     if x.bad is not None:
         bad = joint(np.broadcast_to(x.bad.max(-1)[..., :, None], p.shape), bad)
     return Value(p, q, bad)
+
+
+def _marked_matmul(x: Array, y: Array, z: Array | None, modulus: int, none: np.uint64) -> Array:
+    """Multiply matrices; results that depend on a value without a residue have none."""
+    marks = [one == none for one in (x, y)]
+    if marks[0].all() or marks[1].all():
+        shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
+        return np.full(shape, none)
+    result = _matmul(x, y, z, np.uint64(modulus))
+    if marks[0].any() or marks[1].any():
+        result = np.where(marks[0].any(-1)[..., :, None] | marks[1].any(-2)[..., None, :], none, result)
+    return result if z is None else _without(none, result, z)
 
 
 def _matmul(x: Array, y: Array, z: Array | None, modulus: np.uint64) -> Array:
@@ -233,6 +258,25 @@ def _matmul(x: Array, y: Array, z: Array | None, modulus: np.uint64) -> Array:
 @cache
 def _powers_of_two(modulus: int) -> Array:
     return np.array([pow(2, n % (modulus - 1), modulus) for n in range(-1200, 1100)], np.uint64)
+
+
+def _related_constants() -> dict[float, tuple[np.uint64, np.uint64]]:
+    """Return the residues of constants in float32 and float64 that depend on others: ln(2) is 1 / log2(e)."""
+    e, ten, half = (Fraction(float(np.float32(one))) for one in (math.log2(math.e), math.log2(10), math.sqrt(0.5)))
+    pairs = ((math.log2(math.e), e), (math.log2(10), ten), (math.log(2), 1 / e), (math.log10(2), 1 / ten),
+             (math.log(10), ten / e), (math.log10(math.e), e / ten), (math.sqrt(2), 1 / half))  # fmt: skip
+    return {
+        number: (_residue(fraction, P), _residue(fraction, Q))
+        for exact, fraction in pairs
+        for number in (exact, float(np.float32(exact)))
+    }
+
+
+def _residue(fraction: Fraction, modulus: int) -> np.uint64:
+    return np.uint64(fraction.numerator * pow(fraction.denominator, -1, modulus) % modulus)
+
+
+_RELATED = _related_constants()
 
 
 def integers(values: Array) -> Value:
@@ -255,6 +299,10 @@ def embedded(values: Array, site: np.uint64) -> Value:
     found = integers(whole)
     p = reduced(found.p * _powers_of_two(P)[at], _P)
     q = reduced(found.q * _powers_of_two(Q)[at], _Q)
+    for number, (of_p, of_q) in _RELATED.items():
+        here = values == number
+        if here.any():
+            p, q = np.where(here, of_p, p), np.where(here, of_q, q)
     return Value(p, q, worse(None, ~finite, site, INFINITE))
 
 

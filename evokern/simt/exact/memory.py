@@ -28,6 +28,7 @@ from evokern.simt.exact.field import (
     Value,
     embedded,
     floats,
+    lost,
     narrow_table,
     next_part,
     parts,
@@ -57,10 +58,12 @@ class ExactMemory:
         memory: the real memory.
         end: time on the monotonic clock after which no further batch of blocks runs.
         late: whether the time was over.
+        arguments: arguments of functions with laws that are not known; see `functions.arguments`.
     """
 
     def __init__(self, memory: Memory, end: float = math.inf) -> None:
         self.memory, self.end, self.late = memory, end, False
+        self.arguments = set[int]()
         self._words: Array = np.zeros(0, np.uint64)
         self._pairs: Array = np.zeros((2, 0), np.uint64)
         self._used = 0
@@ -140,7 +143,7 @@ class ExactMemory:
             words = self.split(words, OUTPUT | MIXED << REASON_SHIFT | BAD << CODE_SHIFT).T.reshape(-1)[: bits.size]
         elif dtype.itemsize > 2:
             words = np.ascontiguousarray(words.reshape(bits.size, -1).T)
-        return valued(words, bits, kind, OUTPUT)
+        return lost(valued(words, bits, kind, OUTPUT), OUTPUT)
 
 
 def valued(words: Array, bits: Array, kind: str, site: np.uint64) -> Value:

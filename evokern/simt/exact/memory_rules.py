@@ -183,15 +183,21 @@ def _accumulate(site: Site, at: tuple[SpacePlane, Array, Array], value: Value, k
         np.broadcast_to(one, (each, site.plane.lanes))[:, lanes].reshape(-1)
         for one in (value.p, value.q, none if value.bad is None else value.bad)
     )
-    p, q, lost, bad = (np.zeros(where.size, np.uint64) for _ in range(4))
-    np.add.at(p, slot, added_p)
-    np.add.at(q, slot, np.where(added_q == field.NO_Q, np.uint64(0), added_q))
-    np.maximum.at(lost, slot, (added_q == field.NO_Q).astype(np.uint64))
+    bad = np.zeros(where.size, np.uint64)
     np.maximum.at(bad, slot, reasons)
-    q = np.where(lost != 0, field.NO_Q, q % np.uint64(field.Q))
+    p, q = (_total(*one, slot, where.size) for one in ((added_p, field.P, field.NO_P), (added_q, field.Q, field.NO_Q)))
     words = space.load(where, units)
     old = valued(words if units > 1 else words[0], space.real(where, base), base, site.number)
-    space.store(where, field.parts(field.add(old, Value(p % np.uint64(field.P), q, bad)).words(base), units))
+    space.store(where, field.parts(field.add(old, Value(p, q, bad)).words(base), units))
+
+
+def _total(added: Array, modulus: int, none: np.uint64, slot: Array, count: int) -> Array:
+    """Return sums of residues by slot; those of values that have none have none."""
+    found, without = np.zeros(count, np.uint64), added == none
+    np.add.at(found, slot, np.where(without, np.uint64(0), added))
+    found %= np.uint64(modulus)
+    found[slot[without]] = none
+    return found
 
 
 MEMORY_RULES: dict[tuple[str, str], Rule] = {

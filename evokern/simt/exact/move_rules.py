@@ -249,5 +249,5 @@ MOVE_RULES: dict[tuple[str, str], Rule] = {
     ("bfi", "*"): _insert,
     ("bfe", "*"): _extract,
     ("shfl", "*"): _shuffle,
-    **{(opcode, "*"): raw for opcode in ("vote", "activemask", "match", "elect")},
+    **{(opcode, "*"): raw for opcode in ("vote", "activemask", "match", "elect", "set")},
 }

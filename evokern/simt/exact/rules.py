@@ -14,6 +14,7 @@ from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Vector
 from evokern.simt.arrays import Action
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
+from evokern.simt.exact.functions import FUNCTIONS, arguments, marked_function
 from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
 from evokern.simt.exact.memory_rules import MEMORY_RULES, is_argument
 from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, raw, sources_of, without_rule
@@ -97,7 +98,7 @@ def _arithmetic(site: Site) -> Action | None:
         return lambda: write(site.bad_value(NO_RULE))
     read = [site.reader(operand, kind) for operand in i.operands[1:]]
     compute = _COMPUTE[i.opcode]
-    return lambda: write(compute(site, *[one() for one in read]))
+    return lambda: write(field.lost(compute(site, *[one() for one in read]), site.number))
 
 
 _COMPUTE: dict[str, Callable[..., Value]] = {
@@ -114,13 +115,28 @@ _COMPUTE: dict[str, Callable[..., Value]] = {
 }
 
 
-def _exponential(site: Site) -> Action | None:
-    kind = data_type(site.i) or ""
-    operand, write = site.i.operands[1], site.writer(site.i.operands[0], kind)
+def _function(site: Site) -> Action | None:
+    """Bind a function: an instruction, or the mark with a function's number of `evokern_functions.h`."""
+    i, kind, name, operand = site.i, data_type(site.i) or "", site.i.opcode, site.i.operands[1]
+    if name == "slct":
+        marked, kind, operand = marked_function(i), i.modifiers[0], i.operands[2]
+        if marked is None:
+            return bits_of(site)
+        name = marked
+    write = site.writer(i.operands[0], kind)
     if kind not in FLOATS:
         return lambda: write(site.bad_value(NO_RULE))
     read, bits, base = site.reader(operand, kind), site.bits(operand, kind), kind.removesuffix("x2")
-    return lambda: write(field.exponential(read(), field.floats(base, bits()) < VANISHING, site.number))
+    if name == "ex2":
+        return lambda: write(field.exponential(read(), field.floats(base, bits()) < VANISHING, site.number))
+    compute, known = FUNCTIONS[name], site.plane.exact.arguments
+
+    def run() -> None:
+        x, mask = read(), site.active().mask
+        known.update(arguments(name, Value(x.p[..., mask], x.q)))
+        write(compute(x, site.number))
+
+    return run
 
 
 def _absolute(site: Site) -> Action | None:
@@ -231,9 +247,9 @@ _CARRY = frozenset(MOVE_RULES.values()) - {raw}
 """Rules whose results have a shadow only if an operand has one."""
 RULES: dict[tuple[str, str], Rule] = {
     **{(opcode, family): _arithmetic for opcode in _COMPUTE for family in ("float", "half", "packed")},
-    **{(opcode, "float"): _arithmetic for opcode in ("sin", "cos", "lg2", "tanh", "copysign")},
-    ("tanh", "half"): _arithmetic,
-    **{("ex2", family): _exponential for family in ("float", "half")},
+    ("copysign", "float"): _arithmetic,
+    **{(opcode, family): _function for opcode in ("ex2", "lg2", "sin", "cos", "tanh") for family in ("float", "half")},
+    ("slct", "*"): _function,
     **{("abs", family): _absolute for family in ("float", "half")},
     **{(opcode, family): _extreme for opcode in ("min", "max") for family in ("float", "half")},
     ("cvt", "*"): _convert,

@@ -120,17 +120,6 @@ def test_a_difference_must_be_there_on_other_inputs(
     assert open_.verdict == "not comparable"
 
 
-def test_functions_that_the_compiler_expands_are_compared_as_intrinsics(tmp_path: Path) -> None:
-    """`expf` becomes instructions on the bits of floats, which leave the field; exp(t) exp(t) is exp(t + t)."""
-    total = "const float t = total * 0x1p-12f; const float scale = "
-    for product, verdict in (("expf(t) * expf(t)", "same"), ("expf(t) * t", "not comparable")):
-        kernel = _changed(tmp_path / verdict, SCALE, f"{total}ROW_STEPS > 1 ? {product} : expf(t + t);")
-        config, problem = kernel.space.canonical({**kernel.space.default(), "ROW_STEPS": 2}), kernel.problem(PROBLEM)
-        (found,) = Prover(kernel, CHIP, reference=False).at(config, problem, time.monotonic() + 60).verdicts
-        # The default candidate is not correct, so a difference does not count.
-        assert (found.verdict, "--use_fast_math" in found.detail) == (verdict, verdict == "same"), str(found)
-
-
 def test_a_loop_over_blocks_repeats_with_fewer_blocks() -> None:
     """The launch has a block for each group of rows, so the loop takes one round; the same program runs with fewer."""
     remember_trust(KERNELS / "rmsnorm")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from evokern.device.sim.algebra.runs import ExactRun
 from evokern.simt import Array
-from evokern.simt.exact import NO_Q, REASON_SHIFT, ZERO, Obstacle, Value
+from evokern.simt.exact import NO_P, NO_Q, REASON_SHIFT, ZERO, Obstacle, Value
 from evokern.wording import count_noun
 
 SAME, EQUAL, DIFFERENT = "same", "equal", "different"
 NOT_COMPARABLE, NOT_FINISHED, FAULT = "not comparable", "not finished", "fault"
+APART = "one program has a logarithm and the other an exponential there, which have no residues in common"
 VERDICTS = {SAME: "same as the default", EQUAL: "equal to the reference"}
 """Verdicts in words, if these differ from the stored ones."""
 
@@ -58,11 +59,6 @@ class OutputComparison:
         return text + (", which equals the reference" if whole else f"; compared with the reference: {self.reference}")
 
 
-def may_be_expanded(one: OutputComparison) -> bool:
-    """Return whether an instruction made an output not comparable; it may belong to an expanded function."""
-    return one.verdict == NOT_COMPARABLE and one.obstacle is not None and bool(one.obstacle.instruction)
-
-
 def _obstacle_text(one: Obstacle) -> str:
     if not one.instruction:
         return one.reason
@@ -83,8 +79,11 @@ def differing(name: str, run: ExactRun, other: ExactRun) -> Array:
         return np.asarray((run.bits[name] != other.bits[name]).any(1))
     value, wanted = run.values[name], other.values[name]
     bads = _bads(value, wanted)
-    both = (value.q != NO_Q) & (wanted.q != NO_Q)
-    wrong = (bads[0] == 0) & (bads[1] == 0) & ((value.p != wanted.p) | (both & (value.q != wanted.q)))
+    pairs = ((value.p, wanted.p, NO_P), (value.q, wanted.q, NO_Q))
+    unlike = [(one != other) & (one != none) & (other != none) for one, other, none in pairs]
+    if run.roots or other.roots:  # The signs of the roots of both residues are independent; one is enough.
+        unlike[1] &= (value.p == NO_P) | (wanted.p == NO_P)
+    wrong = (bads[0] == 0) & (bads[1] == 0) & (unlike[0] | unlike[1])
     # Only an expression whose divisor is zero for all inputs is likely to divide by zero.
     return np.asarray(wrong | ((bads[0] >> REASON_SHIFT == ZERO) & (bads[1] == 0)))
 
@@ -105,12 +104,17 @@ def obstructed(name: str, run: ExactRun, other: ExactRun) -> OutputComparison | 
     """Return the comparison of an output with elements that are not comparable; None if it has none."""
     if name in run.bits:
         return None
-    bads = _bads(run.values[name], other.values[name])
-    at = np.flatnonzero((bads[0] != 0) | (bads[1] != 0))
+    value, wanted = run.values[name], other.values[name]
+    bads = _bads(value, wanted)
+    apart = ((value.p == NO_P) | (wanted.p == NO_P)) & ((value.q == NO_Q) | (wanted.q == NO_Q))
+    at = np.flatnonzero((bads[0] != 0) | (bads[1] != 0) | apart)
     if not at.size:
         return None
-    owner, bad = next((owner, bad) for owner, bad in zip((run, other), bads, strict=True) if bad[at[0]])
-    return OutputComparison(name, NOT_COMPARABLE, int(at[0]), at.size, owner.memory.obstacle(int(bad[at[0]])))
+    found = OutputComparison(name, NOT_COMPARABLE, int(at[0]), at.size, detail=APART)
+    for owner, bad in zip((run, other), bads, strict=True):
+        if bad[at[0]]:
+            return replace(found, obstacle=owner.memory.obstacle(int(bad[at[0]])), detail="")
+    return found
 
 
 def verdict_on(name: str, wrong: Array) -> OutputComparison:

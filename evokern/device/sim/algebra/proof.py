@@ -36,25 +36,27 @@ from evokern.device.sim.algebra.comparison import (
     compared,
     compared_output,
     differing,
-    may_be_expanded,
     obstructed,
     verdict_on,
 )
+from evokern.device.sim.algebra.named_functions import HEADER, with_named_functions
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
-from evokern.device.sim.algebra.runs import LIMIT, ExactRun, exact_run, input_shadows
-from evokern.device.sim.arguments import draw_buffers, drawn
+from evokern.device.sim.algebra.runs import INPUTS, LIMIT, ExactRun, exact_run, input_shadows
+from evokern.device.sim.arguments import draw_buffers, other_inputs
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
+from evokern.ptx.lines import SourceLocation
 from evokern.ptx.syntax import Immediate
 from evokern.simt import NO_PATHS, ROUNDS, Array, LoopRounds, Paths, WriteRecord, recording
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.wording import count_noun
 
-CONFIRMATIONS, ROOT_CONFIRMATIONS = 2, 20
-"""Runs on other inputs that must show a difference. With a square root, half of the honest rows differ in each run."""
+CONFIRMATIONS, ROOT_CONFIRMATIONS = INPUTS - 1, 10
+"""Runs that must show a difference. With a square root, half of the honest rows differ in each run, so that one more
+is needed for every doubling of the elements."""
 PARTS = 3
 """Parts of a comparison that take about the same time: the candidate, the default candidate and the reference."""
 LEAST_S = 0.05
@@ -63,14 +65,15 @@ MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
 FEWER = (2, 1)
 """Blocks (or clusters) along one axis of a run in which a loop over blocks repeats."""
-FAST = "--use_fast_math"
-"""Option with which the compiler does not expand functions into instructions on the bits of floats."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
 EXACT_BITS, ROUNDED = 12, 2.0**-22
 """A constant with at most this many significant bits is exact; relative error of a product of rounded constants."""
 MOST_PROGRAMS = 6
 """Number of programs to keep: those of the default candidate and of the last candidate at some problems."""
+UNSTABLE = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
+UNNAMED = "the functions have no exact values, because the proof build does not compile"
+OTHER_ARGUMENTS = "a function has other arguments in one program, and laws such as addition theorems are not known"
 _ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 """Verdicts, worst first."""
 
@@ -163,7 +166,7 @@ class Prover:
         self._references: dict[Problem, FieldReference | str] = {}
         self._right: dict[Problem, bool] = {}
         self._spent: dict[Problem, float] = {}
-        self._intrinsic: Prover | None = None
+        self._unnamed: list[tuple[Rendered, str]] = []
 
     def prove(self, config: Config, problems: Sequence[Problem], seconds: float) -> list[ExactProof]:
         """Compare a candidate with the default candidate at some problems.
@@ -212,27 +215,13 @@ class Prover:
             if run.stopped:
                 text = f"it {run.stopped}; the default candidate needs {default.issued:,}"
                 return self._open(config, problem, NOT_FINISHED, text)
-            verdicts = [self._with_reference(one, run, default, problem) for one in compared(run, default)]
+            verdicts = [self._with_reference(one, run, default, problem, end) for one in compared(run, default)]
             if any(one.verdict == DIFFERENT for one in verdicts):
                 verdicts = self._confirmed(config, problem, run, verdicts, end)
             self._spent.setdefault(problem, PARTS * run.seconds)
-            found = ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
-            return self._with_intrinsics(found, config, end) if any(map(may_be_expanded, verdicts)) else found
+            return ExactProof(problem, tuple(map(self._located, verdicts)), run.paths)
         except EvokernError as error:
             return self._open(config, problem, NOT_COMPARABLE, str(error).splitlines()[0])
-
-    def _with_intrinsics(self, found: ExactProof, config: Config, end: float) -> ExactProof:
-        """Repeat a comparison with intrinsic functions, if these make all outputs comparable."""
-        if FAST in self._kernel.options:
-            return found
-        if self._intrinsic is None:
-            kernel = replace(self._kernel, options=(*self._kernel.options, FAST))
-            self._intrinsic = Prover(kernel, self._chip, self._note, reference=self._every)
-        other = self._intrinsic.at(config, found.problem, end)
-        if any(one.verdict not in (SAME, EQUAL, DIFFERENT) for one in other.verdicts):
-            return found
-        how = f"compiled with {FAST}, so that functions such as expf are single instructions"
-        return replace(other, verdicts=tuple(replace(one, detail=how) for one in other.verdicts))
 
     def with_fewer_blocks(self, config: Config, problem: Problem, loop: LoopRounds, end: float) -> tuple[str, Paths]:
         """Run a candidate with fewer blocks than it declares, so that a loop over blocks repeats.
@@ -260,10 +249,13 @@ class Prover:
         return "", NO_PATHS
 
     def _located(self, one: OutputComparison) -> OutputComparison:
-        """Name the kernel's source as the file of an obstacle in it."""
-        if one.obstacle is None or one.obstacle.location.file:
+        """Name the kernel's source as the file of an obstacle in it or in a function that it calls."""
+        if one.obstacle is None:
             return one
-        location = replace(one.obstacle.location, file=self._kernel.source)
+        at = one.obstacle.location
+        calls = [SourceLocation(line, file) for file, line in at.called_from if file != HEADER]
+        location = calls[0] if at.file == HEADER and calls else at
+        location = replace(location, file=location.file or self._kernel.source)
         return replace(one, obstacle=replace(one.obstacle, location=location))
 
     def program(self, config: Config, problem: Problem) -> SimulatedProgram:
@@ -276,14 +268,27 @@ class Prover:
         for known, program in self._programs:
             if known == rendered:
                 return program
-        made = compile_simulated(rendered, self._chip)
+        named = with_named_functions(rendered)
+        made = compile_simulated(named or rendered, self._chip)
+        if named is not None and isinstance(made, CompileFailure):  # a source may declare such a function itself
+            self._unnamed.append((rendered, f"{UNNAMED}: {made.message}"))
+            made = compile_simulated(rendered, self._chip)
         if isinstance(made, CompileFailure):
             raise SourceError(f"a candidate does not compile at {problem}: {made.message}")
-        self.remember(rendered, made)
+        self._keep(rendered, made)
         return made
 
     def remember(self, rendered: Rendered, program: SimulatedProgram) -> None:
-        """Keep a program, so that it is not compiled again."""
+        """Keep a program, so that it is not compiled again; a source that names functions needs its proof build."""
+        if with_named_functions(rendered) is None:
+            self._keep(rendered, program)
+
+    def _without_names(self, config: Config, problem: Problem) -> str:
+        """Return why a candidate that names functions has no proof build; empty if it has one."""
+        rendered = render(self._kernel, config, problem)
+        return next((why for known, why in self._unnamed if known == rendered), "")
+
+    def _keep(self, rendered: Rendered, program: SimulatedProgram) -> None:
         self._programs = [*self._programs[-MOST_PROGRAMS + 1 :], (rendered, program)]
 
     def _default(self, problem: Problem, end: float) -> ExactRun | str:
@@ -303,14 +308,30 @@ class Prover:
             return f"the default candidate does not run at {problem}: {str(error).splitlines()[0]}"
         return f"the default candidate does not run at {problem}: {run.fault}" if run.fault else run
 
-    def _reference(self, problem: Problem) -> FieldReference | str:
+    def _reference(self, problem: Problem, seed: int = 0) -> FieldReference | str:
         """Return the outputs of the reference, or why there are none."""
-        if problem not in self._references:
-            self._note(f"{self._kernel.name} at {problem}: evaluating the reference in exact arithmetic")
-            tensors = tensors_of(self._kernel, self._basis, problem)
-            inputs = {name: data for name, tensor, data in drawn(tensors) if tensor.given}
-            self._references[problem] = field_reference(self._kernel, problem, inputs, input_shadows(tensors, 0))
-        return self._references[problem]
+        if seed == 0 and problem in self._references:
+            return self._references[problem]
+        self._note(f"{self._kernel.name} at {problem}: evaluating the reference in exact arithmetic")
+        tensors = tensors_of(self._kernel, self._basis, problem)
+        inputs = {name: data for name, tensor, data in other_inputs(tensors, seed % INPUTS) if tensor.given}
+        found = field_reference(self._kernel, problem, inputs, input_shadows(tensors, seed))
+        return found if seed else self._references.setdefault(problem, found)
+
+    def _differs_again(self, name: str, left: Array, problem: Problem, end: float) -> bool:
+        """Return whether the default candidate differs from the reference on other inputs, too."""
+        program, default = self.program(self._basis, problem), self._known(problem)
+        for seed in range(1, 1 + _confirmations(default.roots, left)):
+            reference = self._reference(problem, seed)
+            if isinstance(reference, str) or time.monotonic() > end:
+                break
+            run = exact_run(self._kernel, self._basis, problem, program, seed=seed, end=end)
+            if run.stopped or run.fault:
+                break
+            left = left & differing(name, run, ExactRun(reference.values, {}, run.memory))
+            if not left.any():
+                return False
+        return True
 
     def _unlike(self, config: Config, problem: Problem) -> str:
         """Return why the buffers of a candidate cannot be compared with those of the default candidate."""
@@ -331,7 +352,7 @@ class Prover:
         )
 
     def _with_reference(
-        self, one: OutputComparison, run: ExactRun, default: ExactRun, problem: Problem
+        self, one: OutputComparison, run: ExactRun, default: ExactRun, problem: Problem, end: float
     ) -> OutputComparison:
         """Return a comparison together with that of the default candidate with the reference."""
         if one.output not in default.values:
@@ -345,9 +366,17 @@ class Prover:
         known = ExactRun(reference.values, {}, default.memory)
         versus = compared_output(one.output, default, known)
         text = EQUAL if versus.verdict == SAME else f"{versus.verdict}{versus.reason}"
-        if versus.verdict == DIFFERENT and reference.inexact:
+        if versus.verdict == DIFFERENT and (why := self._without_names(self._basis, problem)):
+            text = f"not comparable: {why}"
+        elif versus.verdict == DIFFERENT and reference.arguments != default.memory.arguments:
+            text = f"not comparable: {OTHER_ARGUMENTS}"
+        elif versus.verdict == DIFFERENT and reference.inexact:
             constants = ", ".join(f"{constant:.6g}" for constant in reference.inexact[:MOST_CONSTANTS])
             text = f"not comparable: the program may round the constants of the reference otherwise ({constants})"
+        elif versus.verdict == DIFFERENT:
+            left = differing(one.output, default, known)
+            if not self._differs_again(one.output, left, problem, end):
+                text = f"not comparable: {UNSTABLE}"
         one = replace(one, reference=text)
         if one.verdict == DIFFERENT and compared_output(one.output, run, known).verdict == SAME:
             return replace(one, verdict=EQUAL, element=-1, count=0)
@@ -358,7 +387,7 @@ class Prover:
     ) -> list[OutputComparison]:
         """Return the verdicts; a difference must be there on other inputs, and the default candidate correct."""
         left = {one.output: self._differing(one.output, run, problem) for one in verdicts if one.verdict == DIFFERENT}
-        for seed in range(1, 1 + (ROOT_CONFIRMATIONS if run.roots else CONFIRMATIONS)):
+        for seed in range(1, 1 + _confirmations(run.roots or self._known(problem).roots, *left.values())):
             self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
             runs = [exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, end=end)
                     for one in (config, self._basis)]  # fmt: skip
@@ -383,6 +412,10 @@ class Prover:
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="it has integers with a tolerance"))
             elif one.reference != EQUAL and not self._default_is_right(problem):
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail="the default candidate is not correct"))
+            elif why := self._without_names(config, problem) or self._without_names(self._basis, problem):
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail=why))
+            elif run.memory.arguments != self._known(problem).memory.arguments:
+                found.append(replace(one, verdict=NOT_COMPARABLE, detail=OTHER_ARGUMENTS))
             elif rounded := self._rounded_constants(config, problem):
                 listed = ", ".join(f"{constant:.9g}" for constant in rounded[:MOST_CONSTANTS])
                 why = f"the candidate and the default candidate round constants differently ({listed})"
@@ -409,8 +442,7 @@ class Prover:
         wrong = self._differing(name, run, problem)
         if (open_ := obstructed(name, run, self._known(problem))) is not None:
             return open_
-        why = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
-        return replace(verdict_on(name, wrong), verdict=NOT_COMPARABLE, detail=why)
+        return replace(verdict_on(name, wrong), verdict=NOT_COMPARABLE, detail=UNSTABLE)
 
     def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
         """Return the block that wrote the first differing element of each output."""
@@ -445,17 +477,26 @@ class Prover:
 
         For example, one program multiplies by 1/768 in float32 where the other divides by 768.
         """
-        own, basis = (self._constants(one, problem) for one in (config, self._basis))
+        (own, all_own), (basis, all_basis) = (self._constants(one, problem) for one in (config, self._basis))
         sizes = {float(value) for value in problem.values() if isinstance(value, int)} | {1.0}
-        return sorted({*_derived(own - basis, basis | sizes), *_derived(basis - own, own | sizes)})
+        return sorted({*_derived(own - basis, all_basis | sizes), *_derived(basis - own, all_own | sizes)})
 
-    def _constants(self, config: Config, problem: Problem) -> frozenset[float]:
-        """Return the absolute values of the constants in float32 and float64 of a candidate's program."""
+    def _constants(self, config: Config, problem: Problem) -> tuple[frozenset[float], frozenset[float]]:
+        """Return the absolute values of the constants in float32 and float64 of a candidate's program.
+
+        The first set lacks constants of the functions that the proof build replaces.
+        """
         program = self.program(config, problem)
         entries = [program.entry(launch) for launch in launches_of(self._kernel, config, problem)]
-        operands = (one for entry in entries for item in entry.instructions for one in item.operands)
-        found = (_float_of(one) for one in operands if isinstance(one, Immediate) and one.kind in ("f32", "f64"))
-        return frozenset(abs(one) for one in found if math.isfinite(one) and one)
+        found = [
+            (abs(value), entry.lines.source_location(item.location).file == HEADER)
+            for entry in entries
+            for item in entry.instructions
+            for one in item.operands
+            if isinstance(one, Immediate) and one.kind in ("f32", "f64")
+            if math.isfinite(value := _float_of(one)) and value
+        ]
+        return frozenset(value for value, hidden in found if not hidden), frozenset(value for value, _ in found)
 
     def _default_is_right(self, problem: Problem) -> bool:
         """Return whether the default candidate passes the gate; an unfinished draft may compute nothing."""
@@ -471,6 +512,13 @@ class Prover:
         return self._right[problem]
 
 
+def _confirmations(roots: bool, *places: Array) -> int:
+    """Return the number of further runs that must show a difference at some of the places."""
+    if not roots:
+        return CONFIRMATIONS
+    return ROOT_CONFIRMATIONS + sum(int(one.sum()) for one in places).bit_length()
+
+
 def _float_of(literal: Immediate) -> float:
     """Return the value of a literal that is stored as bits."""
     size = 4 if literal.kind == "f32" else 8
@@ -478,9 +526,16 @@ def _float_of(literal: Immediate) -> float:
 
 
 def _derived(constants: Iterable[float], known: Iterable[float]) -> Iterator[float]:
-    """Yield the inexact constants that are a product or a quotient of two known ones, within rounding to float32."""
+    """Yield the inexact constants that follow from known ones, within rounding to float32.
+
+    They are a product or a quotient of two, or a logarithm or an exponential of one.
+    """
     factors = np.array(sorted(known))
-    derived = np.concatenate([np.outer(factors, factors).ravel(), np.divide.outer(factors, factors).ravel()])
+    of_two = np.outer(factors, factors), np.divide.outer(factors, factors)
+    bases = factors[factors != 2]  # log(2) has exact residues
+    with np.errstate(over="ignore"):
+        of_one = [np.log(bases), np.log2(bases), np.exp(factors)]
+    derived = np.abs(np.concatenate([one.ravel() for one in (*of_two, *of_one)]))
     for one in constants:
         inexact = math.frexp(one)[0] * 2**EXACT_BITS % 1 != 0
         if inexact and (np.abs(derived / one - 1) <= ROUNDED).any():

@@ -24,7 +24,7 @@ from evokern.declaration.bounds.rounded import UnknownOperationError
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
 from evokern.simt import exact
-from evokern.simt.exact import NO_Q, OUTPUT, P, Q, Value
+from evokern.simt.exact import NO_P, NO_Q, OUTPUT, P, Q, Value
 
 DEPTH = 64
 """Largest depth of one matrix product in the field."""
@@ -34,8 +34,8 @@ MOST_NAMED = 4
 """Number of constants of one tensor to remember."""
 FACTORIES = frozenset({"empty", "zeros", "ones", "full", "eye", "tensor", "arange", "linspace"})
 """Functions of torch that return a tensor of constants."""
-LOG2_E = float(np.float32(math.log2(math.e)))
-"""Constant by which kernels multiply the argument of an exponential to base e."""
+LOG2_E, LN_2, LOG10_2 = (float(np.float32(one)) for one in (math.log2(math.e), math.log(2), math.log10(2)))
+"""Constants by which kernels multiply the arguments of exponentials and the results of logarithms."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,11 @@ class FieldReference:
     """Output → residues of its elements, flat."""
     inexact: tuple[float, ...]
     """Constants that float32 cannot represent; a program may round their products instead."""
+    arguments: set[int]
+    """Arguments of functions with laws that are not known."""
 
 
+_ARGUMENTS: set[int] = set()
 _INEXACT: set[float] = set()
 """Constants of the reference that is being evaluated which float32 cannot represent."""
 
@@ -101,6 +104,8 @@ class FieldTensor(torch.Tensor):
         kwargs, name = kwargs or {}, func._schema.name.partition("::")[2]
         if rule := RULES.get(name):
             return rule(*args, **kwargs)
+        if name in SUMS or (name == "index_put" and (kwargs.get("accumulate") or args[3:4] == (True,))):
+            return _summed(func, args, kwargs)
         view = any(one.alias_info is not None for one in func._schema.returns)
         plain = name.removesuffix("_")
         if name in COMPARISONS or name in LOGIC or name in CHOICES or name in CONSTANTS:
@@ -109,6 +114,9 @@ class FieldTensor(torch.Tensor):
             if numbers and name not in CONSTANTS:
                 raise UnknownOperationError(f"torch's {name!r} has no rule in exact arithmetic")
             return lifted(found) if numbers else found
+        if func._schema.is_mutable and (plain in SUMS or (plain == "index_put" and args[3:4] == (True,))):
+            total = _summed(getattr(torch.ops.aten, plain), args, kwargs)
+            return _moved(torch.ops.aten.copy_.default, (args[0], total), {}, args[0])
         if func._schema.is_mutable and plain in ("copy", "masked_fill", "fill", "zero", "index_put", "masked_scatter"):
             return _moved(func, args, kwargs, args[0])
         if func._schema.is_mutable and plain in RULES:
@@ -183,7 +191,12 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
                 return constant if isinstance(one, torch.Tensor) else int(constant)
             return torch.int64 if isinstance(one, torch.dtype) else one
 
-        return func(*pytree.tree_map(chosen, tuple(args)), **pytree.tree_map(chosen, kwargs))
+        numbers = pytree.tree_map(chosen, (tuple(args), kwargs))
+        try:
+            return func(*numbers[0], **numbers[1])
+        except NotImplementedError:  # The operation has no kernel for integers; these are exact in float64.
+            wide = pytree.tree_map(lambda one: one.double() if isinstance(one, torch.Tensor) else one, numbers)
+            return func(*wide[0], **wide[1]).long()
 
     if "fill" in func._schema.name and isinstance(args[-1], int):
         args = (*args[:-1], float(args[-1]))
@@ -251,17 +264,25 @@ def _tanh(a: Any) -> FieldTensor:
     return _minus(1, over(2, _plus(exponential(times(a, 2)), 1)))
 
 
+def _function(name: str, real: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., FieldTensor]:
+    """Return the rule of a function of `evokern.simt.exact`."""
+
+    def apply(a: Any) -> FieldTensor:
+        x = lifted(a)
+        _ARGUMENTS.update(exact.arguments(name, x.shadow))
+        return FieldTensor.of(real(x.value), exact.FUNCTIONS[name](x.shadow, OUTPUT))
+
+    return apply
+
+
 def _power(a: Any, exponent: Any) -> FieldTensor:
     if isinstance(exponent, torch.Tensor) or not isinstance(a, torch.Tensor):
-        if not isinstance(a, torch.Tensor) and float(a) == 2:
-            return exponential(exponent, 2)
-        raise UnknownOperationError("a power with a tensor as exponent has no rule in exact arithmetic")
-    if float(exponent) in (0.5, -0.5):
-        return root(a) if float(exponent) > 0 else inverse(root(a))
-    if float(exponent) != int(exponent) or not 0 < abs(exponent) < 64:
-        raise UnknownOperationError(f"a power with the exponent {exponent:g} has no rule in exact arithmetic")
-    found = lifted(a)
-    for _ in range(abs(int(exponent)) - 1):
+        return exponential(exponent if not isinstance(a, torch.Tensor) and a == 2 else times(exponent, _log2(a)), 2)
+    halves = abs(2 * float(exponent))
+    if halves != int(halves) or halves >= 128:
+        return exponential(times(exponent, _log2(a)), 2)
+    found = root(a) if halves % 2 else lifted(1)
+    for _ in range(int(halves) // 2):
         found = times(found, a)
     return found if exponent > 0 else inverse(found)
 
@@ -272,18 +293,30 @@ def _axes(tensor: torch.Tensor, dims: Any) -> tuple[int, ...]:
     return tuple(int(one) % max(tensor.ndim, 1) for one in given)
 
 
-def _sum(a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> FieldTensor:
-    axes, x = _axes(a, dims), a.shadow
-    p = np.asarray(x.p.sum(axes, keepdims=keepdim)) % np.uint64(P)
-    none = np.asarray((x.q == NO_Q).any(axes, keepdims=keepdim))
-    q = np.asarray(np.where(x.q == NO_Q, np.uint64(0), x.q).sum(axes, keepdims=keepdim)) % np.uint64(Q)
-    bad = None if x.bad is None else np.asarray(x.bad.max(axes, keepdims=keepdim))
-    value = a.value.sum(axes, keepdim=keepdim) if axes else a.value.clone()
-    return FieldTensor.of(value, Value(p, np.where(none, NO_Q, q), bad))
+def _summed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FieldTensor:
+    """Run an operation that adds elements, on the real values and on the residues."""
+    if kwargs.pop("alpha", 1) != 1:
+        name = func.__name__.partition(".")[0]
+        raise UnknownOperationError(f"torch's {name!r} with alpha has no rule in exact arithmetic")
+    kwargs.pop("dtype", None)
+    given = pytree.tree_map(lambda one: lifted(one) if isinstance(one, torch.Tensor) and _is_float(one) else one, args)
+
+    def part(choose: Callable[[FieldTensor], torch.Tensor]) -> torch.Tensor:
+        parts = pytree.tree_map(lambda one: choose(one) if isinstance(one, FieldTensor) else one, given)
+        return func(*parts, **kwargs).to(torch.int64)  # type: ignore[no-any-return]
+
+    def residues(number: int, modulus: int, none: int) -> torch.Tensor:
+        total = part(lambda one: one.parts[number].masked_fill(one.parts[number] == none, 0)) % modulus
+        return total.masked_fill(part(lambda one: (one.parts[number] == none).long()) > 0, none)
+
+    bad = part(lambda one: (one.parts[2] != 0).long()) > 0
+    reason = max(int(one.parts[2].max()) for one in pytree.tree_leaves(given) if isinstance(one, FieldTensor))
+    parts = residues(0, P, int(NO_P)), residues(1, Q, int(NO_Q)), bad * reason
+    return FieldTensor(func(*_real(given), **kwargs).contiguous(), parts)
 
 
 def _mean(a: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> FieldTensor:
-    return over(_sum(a, dims, keepdim), math.prod(a.shape[axis] for axis in _axes(a, dims)))
+    return over(torch.sum(a, _axes(a, dims), keepdim), math.prod(a.shape[axis] for axis in _axes(a, dims)))
 
 
 def _variance(a: Any, dims: Any = None, correction: Any = None, keepdim: bool = False, **rest: Any) -> FieldTensor:
@@ -291,7 +324,7 @@ def _variance(a: Any, dims: Any = None, correction: Any = None, keepdim: bool = 
         dims, correction = None, int(dims)
     centred = _minus(a, _mean(a, _axes(a, dims), True))
     count = math.prod(a.shape[axis] for axis in _axes(a, dims)) - (1 if correction is None else float(correction))
-    return over(_sum(times(centred, centred), dims, keepdim), count)
+    return over(torch.sum(times(centred, centred), _axes(a, dims), keepdim), count)
 
 
 def _variance_and_mean(a: Any, dims: Any = None, *rest: Any, **named: Any) -> Any:
@@ -351,6 +384,36 @@ def _vector_product(a: Any, b: Any) -> Any:
     )
 
 
+def _convolution(
+    a: Any, weight: Any, bias: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    transposed: bool, output_padding: Sequence[int], groups: int,
+) -> Any:  # fmt: skip
+    if transposed:
+        raise UnknownOperationError("a transposed convolution has no rule in exact arithmetic")
+    count, taps, batch, outputs = len(stride), weight.shape[2:], a.shape[0], weight.shape[0]
+    windows = torch.constant_pad_nd(lifted(a), [one for each in reversed(padding) for one in (each, each)])
+    for axis in range(count):
+        windows = windows.unfold(2 + axis, (taps[axis] - 1) * dilation[axis] + 1, stride[axis])[..., :: dilation[axis]]
+    places = windows.shape[2 : 2 + count]
+    windows = windows.reshape(batch, groups, -1, *places, *taps)  # [batch, group, channel, place, tap]
+    windows = windows.permute(1, 0, *range(3, 3 + count), 2, *range(3 + count, 3 + 2 * count))
+    factors = lifted(weight).reshape(groups, outputs // groups, -1).transpose(1, 2)
+    found = torch.bmm(windows.reshape(groups, -1, factors.shape[1]), factors)  # [group, batch and place, output]
+    found = found.permute(0, 2, 1).reshape(outputs, batch, *places).transpose(0, 1)
+    return found if bias is None else found + bias.reshape(1, -1, *[1] * count)
+
+
+def _chosen(name: str) -> Callable[..., Any]:
+    """Return the rule of a function that orders elements: the real values decide."""
+
+    def rule(a: Any, *rest: Any, **named: Any) -> Any:
+        at = getattr(torch, name)(a.value, *rest, **named).indices
+        axis = named.get("dim", rest[1 if name == "topk" else 0] if len(rest) > (name == "topk") else -1)
+        return a.gather(axis, at), at
+
+    return rule
+
+
 def _product_and_sum(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> FieldTensor:
     return _plus(times(_product(a, b), alpha), times(bias, beta))
 
@@ -359,7 +422,7 @@ def softmax(a: Any, axis: int, half_to_float: bool = False) -> FieldTensor:
     """Return the softmax along an axis."""
     largest = _extreme(1)(a, [axis], True)
     terms = exponential(_minus(a, largest))
-    return over(terms, _sum(terms, [axis], True))
+    return over(terms, torch.sum(terms, [axis], True))
 
 
 def _attention(
@@ -384,21 +447,43 @@ times = _pointwise(torch.mul, exact.multiply)
 over = _pointwise(torch.div, _ratio)
 inverse = _pointwise(torch.reciprocal, _inverse, 1)
 root = _pointwise(torch.sqrt, exact.root, 1)
+_log2, _erf = _function("lg2", torch.log2), _function("erf", torch.erf)
+_sine, _cosine = _function("sin", torch.sin), _function("cos", torch.cos)
+
+
+def _log(a: Any) -> FieldTensor:
+    return times(_log2(a), LN_2)
+
+
+def _log_softmax(a: Any, axis: int, half_to_float: bool = False) -> FieldTensor:
+    shifted = _minus(a, _extreme(1)(a, [axis], True))
+    return _minus(shifted, _log(torch.sum(exponential(shifted), [axis], True)))
+
 
 RULES: Mapping[str, Callable[..., Any]] = {
     "add": _plus, "sub": _minus, "rsub": lambda a, b, alpha=1: _minus(b, a, alpha), "mul": times, "div": _divided,
     "neg": lambda a: times(a, -1), "reciprocal": inverse, "sqrt": root, "rsqrt": lambda a: inverse(root(a)),
     "exp": exponential, "exp2": lambda a: exponential(a, 2), "sigmoid": _sigmoid, "tanh": _tanh, "pow": _power,
-    "sum": _sum, "mean": _mean, "var": _variance, "var_mean": _variance_and_mean,
+    "mean": _mean, "var": _variance, "var_mean": _variance_and_mean,
     "std": lambda a, *rest, **named: root(_variance(a, *rest, **named)),
     "amax": _extreme(1), "amin": _extreme(-1), "max": _extreme(1), "min": _extreme(-1),
     "maximum": _extreme(1), "minimum": _extreme(-1), "clamp": _clamp, "clamp_min": _clamp,
     "clamp_max": lambda a, high: _clamp(a, None, high), "relu": lambda a: _clamp(a, 0.0),
     "abs": lambda a: _extreme(1)(a, times(a, -1)), "mm": _product, "bmm": _product, "mv": _vector_product,
     "dot": _vector_product, "addmm": _product_and_sum, "baddbmm": _product_and_sum,
-    "_softmax": softmax, "square": lambda a: times(a, a),
+    "_softmax": softmax, "square": lambda a: times(a, a), "_log_softmax": _log_softmax, "convolution": _convolution,
+    "expm1": lambda a: _minus(exponential(a), 1), "log": _log, "log2": _log2,
+    "log10": lambda a: times(_log2(a), LOG10_2), "log1p": lambda a: _log(_plus(a, 1)), "erf": _erf,
+    "erfc": lambda a: _minus(1, _erf(a)), "sin": _sine, "cos": _cosine,
+    **{one: _function(one, getattr(torch, one)) for one in ("atan", "asin", "acos", "erfinv", "lgamma")},
+    "tan": lambda a: over(_sine(a), _cosine(a)),
+    "sinh": lambda a: times(_minus(exponential(a), exponential(times(a, -1))), 0.5),
+    "cosh": lambda a: times(_plus(exponential(a), exponential(times(a, -1))), 0.5),
+    "sort": _chosen("sort"), "topk": _chosen("topk"),
 }  # fmt: skip
 """Operations that compute, by their names in ATen."""
+SUMS = frozenset({"sum", "cumsum", "index_add", "scatter_add", "bincount"})
+"""Operations that add elements."""
 
 
 def field_reference(
@@ -423,13 +508,14 @@ def field_reference(
         flat = [np.zeros_like(shadow.p) if part is None else part for part in (shadow.p, shadow.q, shadow.bad)]
         given[name] = FieldTensor.of(wide, Value(*(part.reshape(wide.shape) for part in flat)))
     _INEXACT.clear()
+    _ARGUMENTS.clear()
     try:
         with torch.no_grad(), plain_attention(), ConstantsMode():
             found = kernel.workload.reference(problem, given)
         if not all(isinstance(one, torch.Tensor) for one in found.values()):
             return "the reference does not return tensors"
         values = {name: _flat(one) for name, one in found.items() if one.is_floating_point()}
-        return FieldReference(values, tuple(sorted(_INEXACT)))
+        return FieldReference(values, tuple(sorted(_INEXACT)), set(_ARGUMENTS))
     except UnknownOperationError as error:
         return str(error)
     except KERNEL_CODE_EXCEPTIONS as error:
@@ -438,4 +524,5 @@ def field_reference(
 
 def _flat(tensor: torch.Tensor) -> Value:
     found = lifted(tensor).shadow
-    return Value(found.p.reshape(-1), found.q.reshape(-1), None if found.bad is None else found.bad.reshape(-1))
+    bad = None if found.bad is None else found.bad.reshape(-1)
+    return exact.lost(Value(found.p.reshape(-1), found.q.reshape(-1), bad), OUTPUT)
