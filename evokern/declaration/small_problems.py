@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config, Value
@@ -44,6 +45,12 @@ def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
     return kernel.problem({**like, **changes})
 
 
+def runnable_small_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Iterator[Problem]:
+    """Yield the small problems like a problem of the study that a candidate can run."""
+    made = dict.fromkeys(small_problem(kernel, text, like) for text in kernel.workload.small_problems)
+    return (one for one in made if keeps_limits(kernel, config, one, chip))
+
+
 def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:
     """Return the problems on which the gate checks a candidate: small problems, or the study's if these are small.
 
@@ -57,14 +64,8 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
     """
     chosen: list[Problem] = []
     for problem in problems:
-        mine: list[Problem] = []
-        for text in kernel.workload.small_problems:
-            small = small_problem(kernel, text, problem)
-            if small not in chosen and keeps_limits(kernel, config, small, chip):
-                mine.append(small)
-            if len(mine) == MAX_PROBLEMS:
-                break
-        chosen += mine
+        able = (one for one in runnable_small_problems(kernel, config, problem, chip) if one not in chosen)
+        chosen += list(islice(able, MAX_PROBLEMS))
     if is_fixed(kernel):
         return tuple(p for p in problems if elements(kernel, config, p) <= MOST_ELEMENTS)
     if chosen or max(elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:

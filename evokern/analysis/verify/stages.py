@@ -19,9 +19,8 @@ from evokern.declaration.small_problems import (
     elements,
     gate_problems,
     is_fixed,
-    keeps_limits,
     runnable,
-    small_problem,
+    runnable_small_problems,
     whole_tile_problem,
 )
 from evokern.device.sim.algebra import EQUAL, SAME, Prover, algebra_facts, algebra_fault
@@ -74,9 +73,8 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     Further problems are made so that every loop repeats.
     """
     kernel, config = candidate.kernel, candidate.config
-    declared = kernel.workload.small_problems
-    wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
-    problems = [p for p in dict.fromkeys(wanted) if keeps_limits(kernel, config, p, candidate.chip)]
+    able = (runnable_small_problems(kernel, config, one, candidate.chip) for one in candidate.problems)
+    problems = list(dict.fromkeys(chain.from_iterable(able)))
     large: list[Problem] = []
     if is_fixed(kernel):
         large = [one for one in candidate.problems if _is_long(candidate, one)]
