@@ -6,21 +6,24 @@ import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Launch, Problem, Tensor
-from evokern.device.sim.arguments import draw_buffers
+from evokern.device.sim.arguments import draw_buffers, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.simt import NO_PATHS, Array, Paths
 from evokern.simt.exact import CODES, NO_RULE, OUTPUT, REASON_SHIFT, ExactMemory, P, Q, Value
 from evokern.study.settings import SimulationSettings
 
+OTHER = 1000
+"""Difference of the seed of random slices from that of the inputs."""
 LIMIT = 10 * SimulationSettings().instruction_limit
 
 
@@ -48,9 +51,45 @@ class ExactRun:
     """Whether the program has a square root."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Change of one input along one axis."""
+
+    axis: int
+    """The axis."""
+    order: Array
+    """For each index, the index whose slice takes its place."""
+    fresh: Array
+    """Whether the slice at an index is replaced by another random one, before the slices change places."""
+
+    def of(self, array: Array, other: Array, shape: Sequence[int]) -> Array:
+        """Return an array of elements with the change; `other` has the random slices."""
+        whole, new = (one.reshape(*shape, -1) for one in (array, other))
+        where = self.fresh.reshape([-1 if axis == self.axis else 1 for axis in range(whole.ndim)])
+        return np.where(where, new, whole).take(self.order, self.axis).reshape(array.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """What a run does otherwise than the first one."""
+
+    seed: int = 0
+    """Seed of the inputs and of their residues."""
+    launches: Sequence[Launch] = ()
+    """Launches in place of those that the candidate declares."""
+    blocks: Sequence[int] | None = None
+    """Blocks to run of each launch; None for all."""
+    slices: Mapping[str, Slices] = field(default_factory=dict)
+    """Changes of inputs."""
+
+
+FIRST = Variation()
+"""The first run."""
+
+
 def exact_run(
-    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
-    end: float = math.inf, launches: Sequence[Launch] = (),
+    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, vary: Variation = FIRST,
+    *, end: float = math.inf,
 ) -> ExactRun:  # fmt: skip
     """Run a candidate; the shadows of its inputs are independent random residues.
 
@@ -59,21 +98,24 @@ def exact_run(
         config: the candidate.
         problem: the problem.
         program: the candidate's program.
-        seed: seed of the inputs and of their residues.
+        vary: inputs and blocks of the run.
         end: time on the monotonic clock at which the run stops.
-        launches: launches in place of those that the candidate declares.
     """
     tensors = tensors_of(kernel, config, problem)
     memory = simt.Memory()
-    buffers = draw_buffers(memory, tensors, seed)
+    buffers = draw_buffers(memory, tensors, vary.seed)
     exact = ExactMemory(memory, end)
-    for name, shadow in input_shadows(tensors, seed, every=True).items():
+    shadows = input_shadows(tensors, vary.seed, every=True)
+    if vary.slices:
+        _change(vary, tensors, buffers, shadows)
+    for name, shadow in shadows.items():
         exact.write(buffers[name], tensors[name].dtype, shadow)
     began, issued, found = time.monotonic(), 0, NO_PATHS
-    launches, fault, stopped, roots = launches or launches_of(kernel, config, problem), "", "", False
+    launches, fault, stopped, roots = vary.launches or launches_of(kernel, config, problem), "", "", False
     for number, launch in enumerate(launches, 1):
         result = program.launch(
             launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact,
+            blocks=vary.blocks,
         )  # fmt: skip
         roots |= any(one.opcode in ("sqrt", "rsqrt") for one in program.entry(launch).instructions)
         found = found.merged(result.paths or NO_PATHS)
@@ -92,6 +134,20 @@ def exact_run(
     bits = {name: buffers[name].read().reshape(int(np.prod(one.shape)), -1) for name, one in outputs.items()
             if name not in values}  # fmt: skip
     return ExactRun(values, bits, exact, found, fault, stopped, issued, time.monotonic() - began, roots)
+
+
+def _change(
+    vary: Variation, tensors: Mapping[str, Tensor], buffers: Mapping[str, simt.Buffer], shadows: dict[str, Value]
+) -> None:
+    """Change slices of inputs, the real bytes together with the residues."""
+    other = vary.seed + OTHER
+    fresh, residues = {name: data for name, _, data in drawn(tensors, seed=other)}, input_shadows(tensors, other)
+    for name, change in vary.slices.items():
+        shape, bits = tensors[name].shape, buffers[name].read()
+        buffers[name].write(change.of(bits, fresh[name].view(-1).view(torch.uint8).numpy(), shape))
+        if (own := shadows.get(name)) is not None:
+            new = residues[name]
+            shadows[name] = Value(change.of(own.p, new.p, shape), change.of(own.q, new.q, shape))
 
 
 def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
