@@ -68,8 +68,8 @@ PROBLEMS = {
 }  # fmt: skip
 """Kernel → small problems with tails and two heads; a candidate runs at the first feasible one after a random one."""
 REPEATS = 10
-PATIENCE, SECONDS = 300, 600.0
-"""CPU seconds after which a mutant is left open; time limit of a proof, also on a busy machine."""
+PATIENCE, SMALL_S, SECONDS = 150, 60.0, 600.0
+"""CPU seconds after which a mutant is left open; time limits of a small problem and of all, also on a busy machine."""
 EVERYWHERE = 0.15
 """Probability that the place of a change may be a line without instructions, as that of a constant."""
 EARLIER, UNCHANGED, UNCOMPILED = "caught earlier", "unchanged", "does not compile"
@@ -358,7 +358,7 @@ def staged(
         return {"verdict": UNCHANGED}
     prover = Prover(mutant, CHIP, reference=False)
     for one in small:
-        for verdict in prover.at(config, one, time.monotonic() + SECONDS).verdicts:
+        for verdict in prover.at(config, one, time.monotonic() + SMALL_S).verdicts:
             if verdict.verdict in (DIFFERENT, FAULT):
                 return {"verdict": verdict.verdict, "stage": "small problems", "detail": f"{verdict} at {one}"}
     subject = CandidateUnderTest(mutant, config, study, (problem,), CHIP, 0)
