@@ -13,14 +13,13 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 import signal
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,6 +27,7 @@ from types import FrameType
 from typing import Any
 
 import helpers_path  # noqa: F401 (finds the helpers)
+from exact_mutants import Change, changed_in_one_candidate
 from paths import KERNELS
 
 from evokern import simt
@@ -107,17 +107,6 @@ OPERATORS: tuple[tuple[str, str, str], ...] = (
 )
 """Kind of change, place, replacement."""
 SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|struct|using|__device__|extern|asm|:|\"|/\*)|__syncwarp|unroll")
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change of a source."""
-
-    kind: str
-    file: str
-    line: int
-    before: str
-    after: str
 
 
 class TooLongError(BaseException):
@@ -236,23 +225,8 @@ def changes_of(text: str, file: str, lines: set[int]) -> list[Change]:
             for match in re.finditer(pattern, line):
                 new = {"#float": "({}*1.0009765625f)", "#up": "({}+1)", "#down": "({}-1)", "#drop": ";"}.get(by, by)
                 changed = line[: match.start()] + new.format(match[0]) + line[match.end() :]
-                found.append(Change(kind, file, number, line.strip(), changed.strip()))
+                found.append(Change(file, line.strip(), changed.strip(), number, kind))
     return found
-
-
-def mutant_of(kernel: Kernel, config: Config, change: Change, folder: Path) -> Kernel:
-    """Return a copy of a kernel in which the source of one candidate has a change."""
-    for name in (kernel.name, "common"):
-        shutil.copytree(KERNELS / name, folder / name, dirs_exist_ok=True)
-    places = (folder / kernel.name / (change.file or kernel.source), folder / "common" / change.file)
-    path = next(one for one in places if one.is_file())
-    lines = path.read_text().splitlines()
-    after = f"\n#line {change.line}\n"
-    lines[change.line - 1] = f"#ifdef MUTANT{after}{change.after}\n#else{after}{lines[change.line - 1]}\n#endif{after}"
-    path.write_text("\n".join(lines) + "\n")
-    remember_trust(folder / kernel.name)
-    copy = load_kernel(folder / kernel.name)
-    return replace(copy, macros=lambda c, p: {**copy.macros(c, p), **({"MUTANT": 1} if c == config else {})})
 
 
 def instructions(kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram) -> tuple[list[str], Any]:
@@ -329,7 +303,7 @@ def judged(
     signal.setitimer(signal.ITIMER_PROF, PATIENCE)
     try:
         with TemporaryDirectory() as folder:
-            mutant = mutant_of(kernel, config, change, Path(folder))
+            mutant = changed_in_one_candidate(kernel.name, config, change, Path(folder))
             return staged(mutant, study, problem, config, small)
     except TooLongError:
         return {"verdict": NOT_FINISHED, "stage": "patience", "detail": f"it does not end in {PATIENCE} s"}

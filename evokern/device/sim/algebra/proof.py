@@ -42,7 +42,7 @@ from evokern.device.sim.algebra.comparison import (
 )
 from evokern.device.sim.algebra.influence import InfluenceSearch
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
-from evokern.device.sim.algebra.runs import LIMIT, ExactRun, Slices, Variation, exact_run, input_shadows
+from evokern.device.sim.algebra.runs import LIMIT, ExactRun, Slices, exact_run, input_shadows
 from evokern.device.sim.arguments import draw_buffers, drawn
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -255,7 +255,7 @@ class Prover:
                 continue
             x, y, z = (count if at == axis else extent for at, extent in enumerate(launch.grid))
             fewer = (*launches[:number], replace(launch, grid=(x, y, z)), *launches[number + 1 :])
-            run = exact_run(self._kernel, config, problem, program, Variation(launches=fewer), end=end)
+            run = exact_run(self._kernel, config, problem, program, launches=fewer, end=end)
             known = run.paths.loops.get(loop.place)
             if run.stopped or known is None or known.rounds < ROUNDS:
                 continue
@@ -409,7 +409,7 @@ class Prover:
         for seed in range(1, 1 + (ROOT_CONFIRMATIONS if run.roots else CONFIRMATIONS)):
             self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
             runs = [
-                exact_run(self._kernel, one, problem, self.program(one, problem), Variation(seed, blocks=some), end=end)
+                exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, blocks=some, end=end)
                 for one, some in zip((config, self._basis), parts or (None, None), strict=True)
             ]
             if any(one.stopped or one.fault for one in runs):
@@ -449,8 +449,8 @@ class Prover:
 
         def changes(candidate: bool, slices: Mapping[str, Slices]) -> bool:
             one, blocks = (config, self._basis)[not candidate], (parts or (None, None))[not candidate]
-            vary = Variation(slices=slices, blocks=blocks)
-            run = exact_run(self._kernel, one, problem, self.program(one, problem), vary, end=end)
+            program = self.program(one, problem)
+            run = exact_run(self._kernel, one, problem, program, blocks=blocks, slices=slices, end=end)
             if run.stopped or run.fault:
                 raise LookupError
             return bool(differing(name, run, known[not candidate])[element])

@@ -6,7 +6,7 @@ import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from evokern.simt.exact import CODES, NO_RULE, OUTPUT, REASON_SHIFT, ExactMemory
 from evokern.study.settings import SimulationSettings
 
 OTHER = 1000
-"""Difference of the seed of random slices from that of the inputs."""
+"""Seed of slices that replace those of the inputs."""
 LIMIT = 10 * SimulationSettings().instruction_limit
 
 
@@ -69,27 +69,10 @@ class Slices:
         return np.where(where, new, whole).take(self.order, self.axis).reshape(array.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Variation:
-    """What a run does otherwise than the first one."""
-
-    seed: int = 0
-    """Seed of the inputs and of their residues."""
-    launches: Sequence[Launch] = ()
-    """Launches in place of those that the candidate declares."""
-    blocks: Sequence[int] | None = None
-    """Blocks to run of each launch; None for all."""
-    slices: Mapping[str, Slices] = field(default_factory=dict)
-    """Changes of inputs."""
-
-
-FIRST = Variation()
-"""The first run."""
-
-
 def exact_run(
-    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, vary: Variation = FIRST,
-    *, end: float = math.inf,
+    kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
+    end: float = math.inf, launches: Sequence[Launch] = (), blocks: Sequence[int] | None = None,
+    slices: Mapping[str, Slices] | None = None,
 ) -> ExactRun:  # fmt: skip
     """Run a candidate; the shadows of its inputs are independent random residues.
 
@@ -98,24 +81,27 @@ def exact_run(
         config: the candidate.
         problem: the problem.
         program: the candidate's program.
-        vary: inputs and blocks of the run.
+        seed: seed of the inputs and of their residues.
         end: time on the monotonic clock at which the run stops.
+        launches: launches in place of those that the candidate declares.
+        blocks: blocks to run of each launch; None for all.
+        slices: changes of inputs.
     """
     tensors = tensors_of(kernel, config, problem)
     memory = simt.Memory()
-    buffers = draw_buffers(memory, tensors, vary.seed)
+    buffers = draw_buffers(memory, tensors, seed)
     exact = ExactMemory(memory, end)
-    shadows = input_shadows(tensors, vary.seed, every=True)
-    if vary.slices:
-        _change(vary, tensors, buffers, shadows)
+    shadows = input_shadows(tensors, seed, every=True)
+    if slices:
+        _change(slices, tensors, buffers, shadows)
     for name, shadow in shadows.items():
         exact.write(buffers[name], tensors[name].dtype, shadow)
     began, issued, found = time.monotonic(), 0, NO_PATHS
-    launches, fault, stopped, roots = vary.launches or launches_of(kernel, config, problem), "", "", False
+    launches, fault, stopped, roots = launches or launches_of(kernel, config, problem), "", "", False
     for number, launch in enumerate(launches, 1):
         result = program.launch(
             launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact,
-            blocks=vary.blocks,
+            blocks=blocks,
         )  # fmt: skip
         roots |= any(one.opcode in ("sqrt", "rsqrt") for one in program.entry(launch).instructions)
         found = found.merged(result.paths or NO_PATHS)
@@ -137,12 +123,12 @@ def exact_run(
 
 
 def _change(
-    vary: Variation, tensors: Mapping[str, Tensor], buffers: Mapping[str, simt.Buffer], shadows: dict[str, Value]
-) -> None:
+    slices: Mapping[str, Slices], tensors: Mapping[str, Tensor], buffers: Mapping[str, simt.Buffer],
+    shadows: dict[str, Value],
+) -> None:  # fmt: skip
     """Change slices of inputs, the real bytes together with the residues."""
-    other = vary.seed + OTHER
-    fresh, residues = {name: data for name, _, data in drawn(tensors, seed=other)}, input_shadows(tensors, other)
-    for name, change in vary.slices.items():
+    fresh, residues = {name: data for name, _, data in drawn(tensors, seed=OTHER)}, input_shadows(tensors, OTHER)
+    for name, change in slices.items():
         shape, bits = tensors[name].shape, buffers[name].read()
         buffers[name].write(change.of(bits, fresh[name].view(-1).view(torch.uint8).numpy(), shape))
         if (own := shadows.get(name)) is not None:
