@@ -68,7 +68,7 @@ PROBLEMS = {
 }  # fmt: skip
 """Kernel → small problems with tails and two heads; a candidate runs at the first feasible one after a random one."""
 REPEATS = 10
-PATIENCE, SMALL_S, SECONDS = 150, 60.0, 600.0
+PATIENCE, SMALL_S, SECONDS = 60, 60.0, 600.0
 """CPU seconds after which a mutant is left open; time limits of a small problem and of all, also on a busy machine."""
 EVERYWHERE = 0.15
 """Probability that the place of a change may be a line without instructions, as that of a constant."""
