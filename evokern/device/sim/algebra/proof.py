@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, product
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,6 @@ LEAST_S = 0.05
 """Seconds that a comparison takes at least, however small the problem is."""
 MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
-FEWER = (2, 1)
-"""Blocks (or clusters) along one axis of a run in which a loop over blocks repeats."""
 FAST = "--use_fast_math"
 """Option with which the compiler does not expand functions into instructions on the bits of floats."""
 MOST_CONSTANTS = 4
@@ -248,19 +246,15 @@ class Prover:
         if isinstance(default, str) or default.stopped:
             return "", NO_PATHS
         program = self.program(config, problem)
-        for number, axis, count in product(range(len(launches)), range(3), FEWER):
-            launch = launches[number]
-            count *= program.cluster(launch).extent[axis]
-            if count >= launch.grid[axis] or not program.reads_grid(launch):
-                continue
-            x, y, z = (count if at == axis else extent for at, extent in enumerate(launch.grid))
-            fewer = (*launches[:number], replace(launch, grid=(x, y, z)), *launches[number + 1 :])
+        changes = [(number, small) for number, one in enumerate(launches) for small in program.fewer_blocks(one)]
+        for number, small in changes:
+            fewer = (*launches[:number], small, *launches[number + 1 :])
             run = exact_run(self._kernel, config, problem, program, launches=fewer, end=end)
             known = run.paths.loops.get(loop.place)
             if run.stopped or known is None or known.rounds < ROUNDS:
                 continue
             if all(one.verdict == SAME for one in compared(run, default)):
-                return f"{problem} with {count_noun(x * y * z, 'block')}", run.paths
+                return f"{problem} with {count_noun(small.blocks, 'block')}", run.paths
         return "", NO_PATHS
 
     def _located(self, one: OutputComparison) -> OutputComparison:
