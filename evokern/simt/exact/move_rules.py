@@ -91,7 +91,11 @@ def _pack(site: Site, target: Operand, source: Operand) -> Action | None:
 def _select(site: Site) -> Action | None:
     target, yes, no, condition = site.i.operands
     predicate = site.binder.src(condition, "pred")
-    return site.carried(target, (yes, no), site.size_of(target), lambda x, y: np.where(predicate, x, y))
+
+    def chosen(x: Array, y: Array) -> Array:
+        return np.where(predicate, x, y)
+
+    return site.carried(target, (yes, no), site.size_of(target), chosen)
 
 
 def _logic(site: Site) -> Action | None:
