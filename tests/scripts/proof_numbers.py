@@ -19,7 +19,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -27,13 +27,12 @@ from types import FrameType
 from typing import Any
 
 import helpers_path  # noqa: F401 (finds the helpers)
-from exact_mutants import Change, changed_in_one_candidate
+from exact_mutants import EARLIER, Change, changed_in_one_candidate, instructions, is_changed, judged_mutant
 from paths import KERNELS
 
 from evokern import simt
 from evokern.analysis.check.folder import studies_of
 from evokern.analysis.sanitize.candidate import few_rounds_remarks
-from evokern.analysis.verify.stages import algebra_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.compile.build import tensors_of
 from evokern.declaration.feasibility import check, launches_of
@@ -41,12 +40,12 @@ from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems, problem_with
-from evokern.device.sim.algebra import DIFFERENT, EQUAL, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, Prover
+from evokern.device.sim.algebra import DIFFERENT, FAULT, NOT_FINISHED, SAME
 from evokern.device.sim.algebra.comparison import compared
 from evokern.device.sim.algebra.runs import LIMIT, ExactRun, exact_run
 from evokern.device.sim.arguments import draw_buffers
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
-from evokern.errors import EvokernError
+from evokern.errors import EvokernError, SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study
@@ -68,16 +67,15 @@ PROBLEMS = {
 }  # fmt: skip
 """Kernel → small problems with tails and two heads; a candidate runs at the first feasible one after a random one."""
 REPEATS = 10
-PATIENCE, SMALL_S, SECONDS = 60, 60.0, 600.0
-"""CPU seconds after which a mutant is left open; time limits of a small problem and of all, also on a busy machine."""
+PATIENCE = 150
+"""CPU seconds after which a mutant is left open."""
 EVERYWHERE = 0.15
 """Probability that the place of a change may be a line without instructions, as that of a constant."""
-EARLIER, UNCHANGED, UNCOMPILED = "caught earlier", "unchanged", "does not compile"
+UNCHANGED, UNCOMPILED = "unchanged", "does not compile"
 FOUND = (DIFFERENT, FAULT, EARLIER)
 """Verdicts on mutants that are found; a fault is a finding of the machine, for example an access out of bounds."""
 IDLE = (UNCHANGED, UNCOMPILED)
 """Verdicts on changes that are not mutants: no program, or the same instructions."""
-WORST = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 OPERATORS: tuple[tuple[str, str, str], ...] = (
     ("bound", r"(?<![<>=!-])<=(?![<=])", "<"),
     ("bound", r"(?<![<>=-])>=", ">"),
@@ -229,18 +227,6 @@ def changes_of(text: str, file: str, lines: set[int]) -> list[Change]:
     return found
 
 
-def instructions(kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram) -> tuple[list[str], Any]:
-    """Return the instructions of a program, and the lines of each file that have one."""
-    texts, places = [], defaultdict(set)
-    for launch in launches_of(kernel, config, problem):
-        entry = program.entry(launch)
-        for one in entry.instructions:
-            texts.append(one.text)
-            where = entry.lines.source_location(one.location)
-            places[Path(where.file or kernel.source).name].add(where.line)
-    return texts, places
-
-
 def studied(kernel: Kernel, rng: random.Random) -> tuple[Study, Problem, Config, tuple[Problem, ...]]:
     """Return a study of a kernel, a problem with other choices, a random candidate, and the problems of its gate."""
     studies = list(studies_of(kernel))
@@ -263,7 +249,9 @@ def drawn_change(kernel: Kernel, config: Config, problem: Problem, rng: random.R
     rendered = render(kernel, config, problem)
     program = compile_simulated(rendered, CHIP)
     assert isinstance(program, SimulatedProgram)
-    _, places = instructions(kernel, config, problem, program)
+    places = defaultdict(set)
+    for _, file, line in instructions(kernel, config, problem, program):
+        places[file].add(line)
     everywhere = rng.random() < EVERYWHERE
     files = {"": rendered.source} | {name: text for name, text in rendered.headers.items() if "genes" not in name}
     found = []
@@ -304,50 +292,18 @@ def judged(
     try:
         with TemporaryDirectory() as folder:
             mutant = changed_in_one_candidate(kernel.name, config, change, Path(folder))
-            return staged(mutant, study, problem, config, small)
+            subject = CandidateUnderTest(mutant, config, study, (problem,), CHIP, 0)
+            if not is_changed(subject, (*small, problem)):
+                return {"verdict": UNCHANGED}
+            return judged_mutant(subject, small)._asdict()
     except TooLongError:
         return {"verdict": NOT_FINISHED, "stage": "patience", "detail": f"it does not end in {PATIENCE} s"}
+    except SourceError as error:
+        return {"verdict": UNCOMPILED, "detail": str(error)}
     except EvokernError as error:
         return {"verdict": EARLIER, "stage": "error", "detail": str(error)}
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def staged(
-    mutant: Kernel, study: Study, problem: Problem, config: Config, small: tuple[Problem, ...]
-) -> dict[str, Any]:
-    """Judge a mutant as a search and `verify` would: small problems, the sanitizer, then further problems."""
-    same = True
-    for one in (*small, problem):
-        programs = [compile_simulated(render(each, config, one), CHIP)
-                    for each in (mutant, replace(mutant, macros=lambda c, p: honest(mutant, c, p)))]  # fmt: skip
-        if not isinstance(programs[0], SimulatedProgram):
-            return {"verdict": UNCOMPILED}
-        assert isinstance(programs[1], SimulatedProgram)
-        texts = [instructions(mutant, config, one, program)[0] for program in programs]
-        if texts[0] != texts[1]:
-            same = False
-            break
-    if same:
-        return {"verdict": UNCHANGED}
-    prover = Prover(mutant, CHIP, reference=False)
-    for one in small:
-        for verdict in prover.at(config, one, time.monotonic() + SMALL_S).verdicts:
-            if verdict.verdict in (DIFFERENT, FAULT):
-                return {"verdict": verdict.verdict, "stage": "small problems", "detail": f"{verdict} at {one}"}
-    subject = CandidateUnderTest(mutant, config, study, (problem,), CHIP, 0)
-    sanitizer = sanitizer_stage(subject)
-    if sanitizer.state == "failed":
-        return {"verdict": EARLIER, "stage": "sanitizer", "detail": sanitizer.detail}
-    algebra = algebra_stage(subject, sanitizer, SECONDS)
-    verdicts = {one["verdict"] for one in algebra.facts["outputs"].values()}
-    worst = min(verdicts, key=WORST.index)
-    return {"verdict": worst, "stage": "all problems", "detail": algebra.detail, "loops": sanitizer.facts["open_loops"]}
-
-
-def honest(mutant: Kernel, config: Config, problem: Problem) -> dict[str, Any]:
-    """Return the macros of a candidate without its change."""
-    return {name: value for name, value in mutant.macros(config, problem).items() if name != "MUTANT"}
 
 
 # ---- cost

@@ -1,0 +1,59 @@
+"""Mutants that an earlier choice of problems or an earlier rule missed are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from exact_mutants import EARLIER, Change, changed_in_one_candidate, is_changed, judged_mutant
+from paths import KERNELS
+
+from evokern.analysis.check.folder import studies_of
+from evokern.analysis.verify.under_test import CandidateUnderTest
+from evokern.declaration.small_problems import gate_problems
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import load_kernel
+from evokern.study.trust import remember_trust
+
+MISSED = {
+    "a tail that no row had": (
+        "rmsnorm", {"ROW_STEPS": 2}, "8192,8192",
+        Change("row.cuh", "if (span.has(first + j)) {", "if (span.has(first)) {"), "different",
+    ),
+    "a load beyond the keys": (
+        "attention", {"TENSOR_CORES": "none", "KV_LOAD": "vector16", "SOFTMAX": "shared", "BLOCK_M": 64, "BLOCK_N": 16},
+        "2,8,512,64",
+        Change("tile_path.cuh", "if (step < steps && thread >= 0) {", "if (step < steps || thread >= 0) {"), "fault",
+    ),
+    "a fence between blocks": (
+        "matmul", {"PATH": "skinny", "SPLIT_K": 8, "MERGE": "ticket", "WARPS_K": 2}, "16,4096,4096,layout=nt",
+        Change("split_k.cuh", "__threadfence();", ";"), EARLIER,
+    ),
+    "an overflow": (
+        "attention", {"BLOCK_M": 16, "WARPS_M": 1, "BLOCK_N": 128}, "2,8,512,64",
+        Change("../common/attention_softmax.cuh", "rows.reference[m][1] = quad_max(top[1]) * scale;",
+               "rows.reference[m][1] = quad_max(top[1]) + scale;"), EARLIER,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if case[0] == "rmsnorm" else pytest.mark.slow) for name, case in MISSED.items()],
+)
+def test_a_mutant_that_was_missed_is_found(tmp_path: Path, name: str) -> None:
+    """The proof, the gate or the sanitizer finds it at the problems that a search and `verify` choose."""
+    kernel_name, genes, text, change, verdict = MISSED[name]
+    remember_trust(KERNELS / kernel_name)
+    original = load_kernel(KERNELS / kernel_name)
+    config = original.space.canonical({**original.space.default(), **genes})
+    kernel, problem, chip = (
+        changed_in_one_candidate(kernel_name, config, change, tmp_path),
+        original.problem(text),
+        CHIPS["h200"],
+    )
+    subject = CandidateUnderTest(kernel, config, next(studies_of(original)), (problem,), chip, 0)
+    small = gate_problems(kernel, config, (problem,), chip)
+    assert is_changed(subject, small)
+    found = judged_mutant(subject, small)
+    assert found.verdict == verdict, found
