@@ -19,7 +19,7 @@ from evokern.analysis.stored import chip_of
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.small_problems import gate_problems, is_fixed, runnable_small_problems
+from evokern.declaration.small_problems import edge_problems, gate_problems, is_fixed, runnable_small_problems
 from evokern.device.sim.algebra import DIFFERENT, EQUAL, NOT_FINISHED, SAME, ExactProof, Prover, algebra_facts
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
@@ -228,8 +228,7 @@ def prove_candidate(
     proofs = prover.prove(config, problems, seconds)
     given = len(proofs)
     if not alone:
-        small = runnable_small_problems(kernel, config, subject.own or problems[0], chip)
-        others = [one for one in small if one not in problems]
+        others = further_problems(subject)
         proofs += within(prover, subject, others, proofs, OWN_SHARE * (end - time.monotonic()))
         runs = OwnProblemRuns(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), 0)
         fewer = in_fewer_blocks(prover, subject, proofs, time.monotonic() + FEWER_SHARE * seconds)
@@ -267,6 +266,14 @@ def in_fewer_blocks(
                 found.append((f"the loop on line {loop.line} of {name} repeats at {where}, which is the same", taken))
                 paths = paths.merged(taken)
     return found
+
+
+def further_problems(subject: ProofSubject) -> list[Problem]:
+    """Return the other declared small problems, and those at the edges of the candidate's tiles."""
+    like = subject.own or subject.problems[0]
+    small = runnable_small_problems(subject.kernel, subject.config, like, subject.chip)
+    edges = edge_problems(subject.kernel, subject.config, subject.problems[0], subject.chip)
+    return [one for one in dict.fromkeys(chain(small, edges)) if one not in subject.problems]
 
 
 def within(

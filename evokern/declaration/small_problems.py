@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from evokern.declaration.feasibility import check
+from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.problem import parts_of
@@ -18,6 +18,10 @@ MAX_PROBLEMS = 2
 MOST_ELEMENTS = 1 << 18
 """Maximum number of elements in a full-size problem that is run completely; larger problems take minutes."""
 
+TINY, SMALLER, LEAST = 24, 4, 3
+"""Divisors of all fields of a small problem, and least value, so that tiles are larger than the problem."""
+SEVERAL, MOST_DOUBLINGS = 3, 10
+"""Number of blocks along one field, and of doublings until the grid has so many."""
 MOST_TILE = 1024
 """Maximum extent of a tile along one field, for problems made of whole tiles."""
 
@@ -49,6 +53,44 @@ def runnable_small_problems(kernel: Kernel, config: Config, like: Problem, chip:
     """Yield the small problems like a problem of the study that a candidate can run."""
     made = dict.fromkeys(small_problem(kernel, text, like) for text in kernel.workload.small_problems)
     return (one for one in made if keeps_limits(kernel, config, one, chip))
+
+
+def edge_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Iterator[Problem]:
+    """Yield small problems at the edges of a candidate's tiles, which the declared ones may not have.
+
+    Of two problems, all fields are smaller than most tiles. Then each field in turn is doubled until the grid has
+    several blocks along it.
+    """
+    names = [entry.name for entry in kernel.fields if not entry.choices]
+    base = like
+    for divisor in (TINY, SMALLER):
+        base = like
+        for entry in (one for one in kernel.fields if not one.choices):
+            value = max(int(like[entry.name]) // divisor, entry.least, LEAST)
+            for step in (entry.multiple_of, 8 * entry.multiple_of):  # vectors often have up to 8 elements
+                changes = {entry.name: -(-value // step) * step}
+                found = (
+                    runnable(kernel, config, base, changes, chip) if changes[entry.name] < like[entry.name] else None
+                )
+                if found is not None:
+                    base = found
+                    break
+        yield base
+    wanted = SEVERAL * _blocks(kernel, config, base)
+    for name in names:
+        problem: Problem | None = base
+        for _ in range(MOST_DOUBLINGS):
+            problem = problem and runnable(kernel, config, problem, {name: 2 * int(problem[name])}, chip)
+            if problem is None or _blocks(kernel, config, problem) >= wanted:
+                break
+        else:
+            problem = None
+        if problem is not None:
+            yield problem
+
+
+def _blocks(kernel: Kernel, config: Config, problem: Problem) -> int:
+    return sum(one.blocks for one in launches_of(kernel, config, problem))
 
 
 def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Literal
 
-from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem
+from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem, further_problems, within
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
@@ -192,6 +192,7 @@ def algebra_stage(candidate: CandidateUnderTest, sanitizer: Stage, seconds: floa
     end, prover = time.monotonic() + seconds, Prover(kernel, candidate.chip)
     proofs = prover.prove(config, problems, OWN_SHARE * seconds)
     subject = ProofSubject("", kernel, config, tuple(problems), candidate.chip, candidate.problems[0])
+    proofs += within(prover, subject, further_problems(subject), proofs, OWN_SHARE * (end - time.monotonic()))
     proofs += at_own_problem(prover, subject, _runs(candidate), problems, end - time.monotonic())
     if (fault := algebra_fault(proofs)) is not None:
         return Stage("algebra", "failed", str(fault["message"]), algebra_facts(proofs))
