@@ -68,11 +68,9 @@ def edge_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) 
         for entry in (one for one in kernel.fields if not one.choices):
             value = max(int(like[entry.name]) // divisor, entry.least, LEAST)
             for step in (entry.multiple_of, 8 * entry.multiple_of):  # vectors often have up to 8 elements
-                changes = {entry.name: -(-value // step) * step}
-                found = (
-                    runnable(kernel, config, base, changes, chip) if changes[entry.name] < like[entry.name] else None
-                )
-                if found is not None:
+                rounded = -(-value // step) * step
+                found = runnable(kernel, config, base, {entry.name: rounded}, chip)
+                if found is not None and rounded < int(like[entry.name]):
                     base = found
                     break
         yield base
