@@ -58,7 +58,7 @@ def runnable_small_problems(kernel: Kernel, config: Config, like: Problem, chip:
 def edge_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Iterator[Problem]:
     """Yield small problems at the edges of a candidate's tiles, which the declared ones may not have.
 
-    Of two problems, all fields are smaller than most tiles. Then each field in turn is doubled until the grid has
+    In two of them, all fields are smaller than most tiles. In each other one, a field is doubled until the grid has
     several blocks along it.
     """
     names = [entry.name for entry in kernel.fields if not entry.choices]

@@ -41,7 +41,7 @@ class Change:
     line: int = 1
     """Number of the line; the nearest line with this text counts."""
     kind: str = ""
-    """What is changed, such as an index."""
+    """Kind of change, such as an index."""
 
 
 def changed_in_one_candidate(name: str, config: Config, change: Change, folder: Path) -> Kernel:
@@ -70,7 +70,7 @@ class Judgement(NamedTuple):
     stage: str
     """Stage that reached it."""
     detail: str
-    """What was found."""
+    """Finding or comparison in words."""
 
 
 def judged_mutant(subject: CandidateUnderTest, small: Sequence[Problem]) -> Judgement:

@@ -68,7 +68,7 @@ def test_one_key(causal: int, key: int) -> None:
 
 
 def test_other_mistakes_are_not_told() -> None:
-    """Two wrong keys, or another weight of all, are no single input; a key of another head is one."""
+    """Two wrong keys, or another weight of all keys, are not a single input; the keys of another head are."""
     assert not _attention(lambda keys: (keys.pop(3), keys.pop(9)))
     assert not _attention(lambda keys: keys.update(dict.fromkeys(keys, 2)))
     assert not _attention(lambda keys: None)

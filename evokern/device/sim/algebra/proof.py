@@ -434,7 +434,7 @@ class Prover:
         self, config: Config, problem: Problem, place: tuple[str, int], known: tuple[ExactRun, ExactRun],
         parts: Parts | None, end: float,
     ) -> str:  # fmt: skip
-        """Return a clause about the input that an element counts wrongly; empty if it cannot be told in time."""
+        """Return a clause about the input that an element counts wrongly; empty if it was not found in time."""
         name, element = place
         if name not in known[0].values:
             return ""
