@@ -10,7 +10,8 @@ from evokern.ptx.instruction_set import data_type, result_count
 from evokern.ptx.syntax import TYPE_BYTES, Operand, Pair, Vector
 from evokern.simt.arrays import Action, Array
 from evokern.simt.exact.field import BITS, CODE_SHIFT, NO_RULE, PAIR, RAW
-from evokern.simt.exact.plane import Key, Site, immediate
+from evokern.simt.exact.plane import UNITS, Key, Site, immediate
+from evokern.simt.operations.matrix_ops import items_of
 from evokern.simt.operations.warp_ops import shuffle_sources
 
 Rule = Callable[[Site], Action | None]
@@ -66,8 +67,7 @@ def _move(site: Site) -> Action | None:
 
 def _pack(site: Site, target: Operand, source: Operand) -> Action | None:
     """Bind the joining and splitting of registers."""
-    parts = target.items if isinstance(target, Vector) else (target,)
-    pieces = source.items if isinstance(source, Vector) else (source,)
+    parts, pieces = items_of(target), items_of(source)
     total = TYPE_BYTES[data_type(site.i) or "b32"] // 2
     if total % len(parts) or total % len(pieces):
         return bits_of(site)
@@ -90,12 +90,12 @@ def _pack(site: Site, target: Operand, source: Operand) -> Action | None:
 
 def _select(site: Site) -> Action | None:
     target, yes, no, condition = site.i.operands
-    predicate = site.binder.src(condition, "pred")
+    predicate, key = site.binder.src(condition, "pred"), site.key(target)
 
     def chosen(x: Array, y: Array) -> Array:
         return np.where(predicate, x, y)
 
-    return site.carried(target, (yes, no), site.size_of(target), chosen)
+    return site.carried(target, (yes, no), UNITS[key[0]], chosen) if key is not None else None
 
 
 def _logic(site: Site) -> Action | None:

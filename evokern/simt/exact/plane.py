@@ -320,7 +320,7 @@ class Site:
 
         Args:
             target: the result.
-            sources: operands, of which the first `count` units are read.
+            sources: operands, whose first `count` units are read.
             count: number of units.
             chosen: function of the words of all operands that returns those of the result.
         """
@@ -384,11 +384,6 @@ class Site:
             yield self.plane.spaces["param"], active, active.lanes.astype(np.int64) * stride + start
 
         return find
-
-    def size_of(self, operand: Operand) -> int:
-        """Return the units of a register operand."""
-        key = self.key(operand)
-        return 0 if key is None else UNITS[key[0]]
 
 
 def whole_row(key: Key, words: Array) -> Array:

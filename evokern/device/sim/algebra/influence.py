@@ -9,6 +9,7 @@ halving finds it in few runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -154,19 +155,17 @@ class InfluenceSearch:
 
     def _turned(self, candidate: bool, field: str, names: Sequence[str], indices: Sequence[int]) -> bool:
         """Return whether an element changes if the slices at some indices change places."""
-        if len(indices) < 2:
-            return False
-        order = np.arange(int(self._problem[field]))
-        order[np.array(indices)] = np.roll(indices, 1)
-        return self._run(candidate, self._slices(field, names, order, []))
+        return len(indices) > 1 and self._changes(candidate, field, names, indices, np.roll(indices, 1), ())
 
     def _fresh(self, candidate: bool, field: str, names: Sequence[str], indices: Sequence[int]) -> bool:
         """Return whether an element changes if the slices at some indices are replaced by others."""
-        order = np.arange(int(self._problem[field]))
-        return bool(indices) and self._run(candidate, self._slices(field, names, order, indices))
+        return bool(indices) and self._changes(candidate, field, names, indices, indices, indices)
 
-    def _slices(
-        self, field: str, names: Sequence[str], order: np.ndarray[tuple[int], np.dtype[np.int64]], fresh: Sequence[int]
-    ) -> dict[str, Slices]:
-        marks = np.isin(order, fresh)
-        return {name: Slices(self._axes[field][name], order, marks) for name in names}
+    def _changes(
+        self, candidate: bool, field: str, names: Sequence[str], places: Sequence[int], sources: Any,
+        fresh: Sequence[int],
+    ) -> bool:  # fmt: skip
+        order = np.arange(int(self._problem[field]))
+        order[list(places)] = sources
+        marks = np.isin(np.arange(order.size), fresh)
+        return self._run(candidate, {name: Slices(self._axes[field][name], order, marks) for name in names})

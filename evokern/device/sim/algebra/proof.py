@@ -355,7 +355,9 @@ class Prover:
         self, config: Config, problem: Problem, run: ExactRun, verdicts: Sequence[OutputComparison], end: float
     ) -> list[OutputComparison]:
         """Return the verdicts; a difference must be there on other inputs, and the default candidate correct."""
-        first = {one.output: self._differing(one.output, run, problem) for one in verdicts if one.verdict == DIFFERENT}
+        first = {
+            one.output: differing(one.output, run, self._known(problem)) for one in verdicts if one.verdict == DIFFERENT
+        }
         parts = self._parts(config, problem, run, first)
         left = self._repeated(config, problem, run, first, parts, end)
         if left is not None and parts is not None and not any(places.any() for places in left.values()):
@@ -459,9 +461,6 @@ class Prover:
         known = self._kernel.workload.tolerance.get(name)
         return known is not None and (known.atol > 0 or known.rtol > 0)
 
-    def _differing(self, name: str, run: ExactRun, problem: Problem) -> Array:
-        return differing(name, run, self._known(problem))
-
     def _known(self, problem: Problem) -> ExactRun:
         default = self._defaults[problem]
         assert not isinstance(default, str)
@@ -469,7 +468,7 @@ class Prover:
 
     def _unconfirmed(self, name: str, run: ExactRun, problem: Problem) -> OutputComparison:
         """Return the comparison of an output whose elements differ only on some inputs."""
-        wrong = self._differing(name, run, problem)
+        wrong = differing(name, run, self._known(problem))
         if (open_ := obstructed(name, run, self._known(problem))) is not None:
             return open_
         why = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
