@@ -74,6 +74,8 @@ def edge_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) 
                     base = found
                     break
         yield base
+    for name in names:  # powers of two, because whole tiles may take another path
+        base = runnable(kernel, config, base, {name: 1 << (int(base[name]) - 1).bit_length()}, chip) or base
     wanted = SEVERAL * _blocks(kernel, config, base)
     for name in names:
         problem: Problem | None = base
