@@ -35,11 +35,11 @@ class Change:
     file: str
     """Name as in `#include`; empty for the source itself."""
     before: str
-    """Line without surrounding white space."""
+    """Line, or a part of it."""
     after: str
-    """The changed line."""
+    """What replaces it."""
     line: int = 1
-    """Number of the line; the nearest line with this text counts."""
+    """Number of the line; the nearest one with this text counts."""
     kind: str = ""
     """Kind of change, such as an index."""
 
@@ -52,10 +52,11 @@ def changed_in_one_candidate(name: str, config: Config, change: Change, folder: 
     places = (folder / name / (change.file or original.source), folder / "common" / change.file)
     path = next(one for one in places if one.is_file())
     lines = path.read_text().splitlines()
-    found = [number for number, line in enumerate(lines, 1) if line.split("//")[0].strip() == change.before]
+    found = [number for number, line in enumerate(lines, 1) if change.before in line]
     number = min(found, key=lambda one: abs(one - change.line))
+    after = lines[number - 1].replace(change.before, change.after)
     here = f"\n#line {number}\n"
-    lines[number - 1] = f"#ifdef MUTANT{here}{change.after}\n#else{here}{lines[number - 1]}\n#endif{here}"
+    lines[number - 1] = f"#ifdef MUTANT{here}{after}\n#else{here}{lines[number - 1]}\n#endif{here}"
     path.write_text("\n".join(lines) + "\n")
     remember_trust(folder / name)
     copy = load_kernel(folder / name)
