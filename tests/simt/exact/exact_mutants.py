@@ -37,7 +37,7 @@ class Change:
     before: str
     """Line, or a part of it."""
     after: str
-    """What replaces it."""
+    """Replacement."""
     line: int = 1
     """Number of the line; the nearest one with this text counts."""
     kind: str = ""
