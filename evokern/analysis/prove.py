@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, product
@@ -19,7 +19,7 @@ from evokern.analysis.stored import chip_of
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.small_problems import gate_problems, is_fixed
+from evokern.declaration.small_problems import edge_problems, gate_problems, is_fixed, runnable_small_problems
 from evokern.device.sim.algebra import DIFFERENT, EQUAL, NOT_FINISHED, SAME, ExactProof, Prover, algebra_facts
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
@@ -228,6 +228,8 @@ def prove_candidate(
     proofs = prover.prove(config, problems, seconds)
     given = len(proofs)
     if not alone:
+        others = further_problems(subject)
+        proofs += within(prover, subject, others, proofs, OWN_SHARE * (end - time.monotonic()))
         runs = OwnProblemRuns(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), 0)
         fewer = in_fewer_blocks(prover, subject, proofs, time.monotonic() + FEWER_SHARE * seconds)
         grown: list[Problem] = []
@@ -236,10 +238,11 @@ def prove_candidate(
         if few_rounds(paths):
             note(f"{kernel.name}: looking for a problem at which every loop repeats")
             try:
-                grown = RepeatSearch(kernel, config, runs, compare=False).run(problems, (), paths).grown
+                bases = [one.problem for one in proofs]
+                grown = RepeatSearch(kernel, config, runs, compare=False).run(bases, (), paths).grown
             except RunFailed as failed:
                 remarks.append(f"the sanitizer found a defect at another problem: {failed.message or failed}")
-        more = [one for one in dict.fromkeys(grown) if one not in problems]
+        more = [one for one in dict.fromkeys(grown) if one not in (*problems, *others)]
         proofs += prover.prove(config, more, end - time.monotonic()) if more else []
         left_s = end - time.monotonic()
         proofs += at_own_problem(prover, subject, runs, [one.problem for one in proofs], left_s)
@@ -265,13 +268,43 @@ def in_fewer_blocks(
     return found
 
 
+def further_problems(subject: ProofSubject) -> list[Problem]:
+    """Return the other declared small problems, and those at the edges of the candidate's tiles."""
+    like = subject.own or subject.problems[0]
+    small = runnable_small_problems(subject.kernel, subject.config, like, subject.chip)
+    edges = edge_problems(subject.kernel, subject.config, subject.problems[0], subject.chip)
+    return [one for one in dict.fromkeys(chain(small, edges)) if one not in subject.problems]
+
+
+def within(
+    prover: Prover, subject: ProofSubject, problems: Iterable[Problem], known: Sequence[ExactProof], seconds: float
+) -> list[ExactProof]:
+    """Compare a candidate at those problems which a comparison is expected to finish in time, smallest first.
+
+    Args:
+        prover: the prover.
+        subject: the candidate.
+        problems: the problems.
+        known: comparisons that are there, from which the time is estimated.
+        seconds: time for all of them.
+    """
+    found, end = list[ExactProof](), time.monotonic() + seconds
+    flops = subject.kernel.workload.flops
+    for problem in sorted(problems, key=flops):
+        like = max((one.problem for one in (*known, *found)), key=flops)
+        left_s = end - time.monotonic()
+        if prover.largest([problem], like, left_s) is not None:
+            found += prover.prove(subject.config, [problem], left_s)
+    return found
+
+
 def at_own_problem(
     prover: Prover, subject: ProofSubject, runs: OwnProblemRuns, known: Sequence[Problem], seconds: float
 ) -> list[ExactProof]:
     """Compare a candidate at the study's problem, scaled down until that is expected to take half of the time.
 
     Args:
-        prover: the prover, which compared the candidate at the first known problem.
+        prover: the prover, which compared the candidate at the largest known problem.
         subject: the candidate; `own` is the study's problem.
         runs: runs of the candidate.
         known: problems at which it was compared.
@@ -281,7 +314,8 @@ def at_own_problem(
         return []
     smaller = chain([subject.own], OwnProblemCheck(runs).smaller(subject.config, subject.own))
     flops = subject.kernel.workload.flops
-    chosen = prover.largest(smaller, known[0], OWN_SHARE * seconds)
-    if chosen is None or flops(chosen) <= max(map(flops, known)):
+    like = max(known, key=flops)
+    chosen = prover.largest(smaller, like, OWN_SHARE * seconds)
+    if chosen is None or flops(chosen) <= flops(like):
         return []
     return prover.prove(subject.config, [chosen], seconds)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
-from evokern.declaration.feasibility import check
+from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.problem import parts_of
@@ -17,6 +18,10 @@ MAX_PROBLEMS = 2
 MOST_ELEMENTS = 1 << 18
 """Maximum number of elements in a full-size problem that is run completely; larger problems take minutes."""
 
+TINY, SMALLER, LEAST = 24, 4, 3
+"""Divisors of all fields of a small problem, and least value, so that tiles are larger than the problem."""
+SEVERAL, MOST_DOUBLINGS = 3, 10
+"""Number of blocks along one field, and of doublings until the grid has so many."""
 MOST_TILE = 1024
 """Maximum extent of a tile along one field, for problems made of whole tiles."""
 
@@ -44,6 +49,50 @@ def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
     return kernel.problem({**like, **changes})
 
 
+def runnable_small_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Iterator[Problem]:
+    """Yield the small problems like a problem of the study that a candidate can run."""
+    made = dict.fromkeys(small_problem(kernel, text, like) for text in kernel.workload.small_problems)
+    return (one for one in made if keeps_limits(kernel, config, one, chip))
+
+
+def edge_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Iterator[Problem]:
+    """Yield small problems at the edges of a candidate's tiles, which the declared ones may not have.
+
+    In two of them, all fields are smaller than most tiles. In each other one, a field is doubled until the grid has
+    several blocks along it.
+    """
+    names = [entry.name for entry in kernel.fields if not entry.choices]
+    base = like
+    for divisor in (TINY, SMALLER):
+        base = like
+        for entry in (one for one in kernel.fields if not one.choices):
+            value = max(int(like[entry.name]) // divisor, entry.least, LEAST)
+            for step in (entry.multiple_of, 8 * entry.multiple_of):  # vectors often have up to 8 elements
+                rounded = -(-value // step) * step
+                found = runnable(kernel, config, base, {entry.name: rounded}, chip)
+                if found is not None and rounded < int(like[entry.name]):
+                    base = found
+                    break
+        yield base
+    for name in names:  # powers of two, because whole tiles may take another path
+        base = runnable(kernel, config, base, {name: 1 << (int(base[name]) - 1).bit_length()}, chip) or base
+    wanted = SEVERAL * _blocks(kernel, config, base)
+    for name in names:
+        problem: Problem | None = base
+        for _ in range(MOST_DOUBLINGS):
+            problem = problem and runnable(kernel, config, problem, {name: 2 * int(problem[name])}, chip)
+            if problem is None or _blocks(kernel, config, problem) >= wanted:
+                break
+        else:
+            problem = None
+        if problem is not None:
+            yield problem
+
+
+def _blocks(kernel: Kernel, config: Config, problem: Problem) -> int:
+    return sum(one.blocks for one in launches_of(kernel, config, problem))
+
+
 def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:
     """Return the problems on which the gate checks a candidate: small problems, or the study's if these are small.
 
@@ -57,14 +106,8 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
     """
     chosen: list[Problem] = []
     for problem in problems:
-        mine: list[Problem] = []
-        for text in kernel.workload.small_problems:
-            small = small_problem(kernel, text, problem)
-            if small not in chosen and keeps_limits(kernel, config, small, chip):
-                mine.append(small)
-            if len(mine) == MAX_PROBLEMS:
-                break
-        chosen += mine
+        able = (one for one in runnable_small_problems(kernel, config, problem, chip) if one not in chosen)
+        chosen += list(islice(able, MAX_PROBLEMS))
     if is_fixed(kernel):
         return tuple(p for p in problems if elements(kernel, config, p) <= MOST_ELEMENTS)
     if chosen or max(elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:

@@ -113,8 +113,8 @@ def packed_sweep(
 
 LOSS = (
     "the loss at a shape is the time divided by the best time of all code measured there, minus 1: the candidates "
-    "(at held-out shapes the variants), the nearest champions compiled for this shape, and the baselines. No search ran "
-    "at held-out shapes. Shapes that go to code without a time are not part of the loss"
+    "(at held-out shapes the variants), the nearest champions compiled for this shape, and the baselines. No search "
+    "ran at held-out shapes. Shapes that go to code without a time are not part of the loss"
 )
 """Meaning of the loss, for people."""
 

@@ -4,8 +4,8 @@
         [--seed N] [--seconds N] [--summary]
 
 Candidates are drawn until every value of every gene has occurred; each must be the same as the default candidate. A
-mutant is a candidate with one change of its source: an index, bound, mask, constant, stage or term. It should be
-different, or have a finding of the sanitizer. Each result is one line of the file; a further run continues it.
+mutant is a random candidate with one change of its source: an index, bound, mask, constant, stage or term. It should be
+different, or fail before. Each result is one line of the file; a further run continues it.
 """
 
 from __future__ import annotations
@@ -19,32 +19,39 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
 import helpers_path  # noqa: F401 (finds the helpers)
+from exact_mutants import EARLIER, Change, changed_in_one_candidate, instructions, is_changed, judged_mutant
 from paths import KERNELS
 
 from evokern import simt
+from evokern.analysis.check.folder import studies_of
 from evokern.analysis.sanitize.candidate import few_rounds_remarks
+from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.compile.build import tensors_of
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import Rendered, render
+from evokern.declaration.small_problems import gate_problems, problem_with
+from evokern.device.sim.algebra import DIFFERENT, FAULT, NOT_FINISHED, SAME
 from evokern.device.sim.algebra.comparison import compared
 from evokern.device.sim.algebra.runs import LIMIT, ExactRun, exact_run
 from evokern.device.sim.arguments import draw_buffers
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
-from evokern.errors import SourceError
+from evokern.errors import EvokernError, SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import load_kernel
+from evokern.study.settings import Study
 from evokern.study.trust import remember_trust
 
-CHIP = CHIPS["h100"]
+CHIP = CHIPS["h200"]
 PROBLEMS = {
     "attention": (
         "1,2,75,64", "1,2,75,64,causal=1", "2,1,139,64,dtype=bf16", "1,2,267,64", "1,2,139,128", "1,2,651,64",
@@ -60,11 +67,15 @@ PROBLEMS = {
 }  # fmt: skip
 """Kernel → small problems with tails and two heads; a candidate runs at the first feasible one after a random one."""
 REPEATS = 10
-PATIENCE = 90
-"""Seconds until a mutant counts as one that does not end."""
-SAME, DIFFERENT, EARLIER, UNCHANGED = "same", "different", "caught earlier", "unchanged"
-UNREPEATED = "a loop does not repeat"
-"""Verdict on a mutant whose problem is too small for it."""
+PATIENCE = 150
+"""CPU seconds after which a mutant is left open."""
+EVERYWHERE = 0.15
+"""Probability that the place of a change may be a line without instructions, as that of a constant."""
+UNCHANGED, UNCOMPILED = "unchanged", "does not compile"
+FOUND = (DIFFERENT, FAULT, EARLIER)
+"""Verdicts on mutants that are found; a fault is a finding of the machine, for example an access out of bounds."""
+IDLE = (UNCHANGED, UNCOMPILED)
+"""Verdicts on changes that are not mutants: no program, or the same instructions."""
 OPERATORS: tuple[tuple[str, str, str], ...] = (
     ("bound", r"(?<![<>=!-])<=(?![<=])", "<"),
     ("bound", r"(?<![<>=-])>=", ">"),
@@ -96,18 +107,7 @@ OPERATORS: tuple[tuple[str, str, str], ...] = (
 SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|struct|using|__device__|extern|asm|:|\"|/\*)|__syncwarp|unroll")
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change of a source."""
-
-    kind: str
-    file: str
-    line: int
-    before: str
-    after: str
-
-
-class TooLongError(Exception):
+class TooLongError(BaseException):
     """The mutant does not end."""
 
 
@@ -178,7 +178,7 @@ class Runs:
         program = compile_simulated(rendered, CHIP)
         return program if isinstance(program, SimulatedProgram) else None
 
-    def verdict(self, config: Config, problem: Problem, program: SimulatedProgram, paths: bool) -> dict[str, Any]:
+    def verdict(self, config: Config, problem: Problem, program: SimulatedProgram) -> dict[str, Any]:
         """Compare a program with the default candidate."""
         default = self.default(problem)
         began = time.process_time()
@@ -186,18 +186,8 @@ class Runs:
         seconds = time.process_time() - began
         found = compared(run, default)
         worst = next((one for one in found if one.verdict != SAME), found[0])
-        remarks = list(few_rounds_remarks(run.paths, self.kernel.source)) if paths else []
+        remarks = list(few_rounds_remarks(run.paths, self.kernel.source))
         return {"verdict": worst.verdict, "detail": str(worst), "seconds": seconds, "remarks": remarks}
-
-    def finding(self, config: Config, problem: Problem, program: SimulatedProgram) -> str:
-        """Return the first error that the sanitizer finds; empty if there is none."""
-        memory = simt.Memory()
-        buffers = draw_buffers(memory, tensors_of(self.kernel, config, problem))
-        for launch in launches_of(self.kernel, config, problem):
-            result = program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=True)
-            if result.errors or not result.completed:
-                return f"{result.fault.kind} at line {result.fault.line}" if result.fault else "it does not end"
-        return ""
 
 
 def candidates(runs: Runs, options: Namespace, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -214,7 +204,7 @@ def candidates(runs: Runs, options: Namespace, rows: list[dict[str, Any]]) -> It
         config, problem = found
         row = {"problem": str(problem), "config": dict(config)}
         program = runs.program(render(kernel, config, problem))
-        row |= runs.verdict(config, problem, program, True) if program else {"verdict": "does not compile"}
+        row |= runs.verdict(config, problem, program) if program else {"verdict": "does not compile"}
         rows.append(row)
         yield row
 
@@ -233,104 +223,87 @@ def changes_of(text: str, file: str, lines: set[int]) -> list[Change]:
             for match in re.finditer(pattern, line):
                 new = {"#float": "({}*1.0009765625f)", "#up": "({}+1)", "#down": "({}-1)", "#drop": ";"}.get(by, by)
                 changed = line[: match.start()] + new.format(match[0]) + line[match.end() :]
-                found.append(Change(kind, file, number, line.strip(), changed.strip()))
+                found.append(Change(file, line.strip(), changed.strip(), number, kind))
     return found
 
 
-def mutated(rendered: Rendered, change: Change) -> Rendered:
-    """Return a source with a change."""
-
-    def text(whole: str) -> str:
-        lines = whole.splitlines()
-        lines[change.line - 1] = change.after
-        return "\n".join(lines) + "\n"
-
-    if not change.file:
-        return replace(rendered, source=text(rendered.source))
-    old = rendered.headers[change.file]
-    headers = {name: text(one) if one == old else one for name, one in rendered.headers.items()}
-    return replace(rendered, headers=headers)
-
-
-def instructions(runs: Runs, config: Config, problem: Problem, program: SimulatedProgram) -> tuple[list[str], Any]:
-    """Return the instructions of a program, and the lines of each file that have one."""
-    texts, places = [], defaultdict(set)
-    for launch in launches_of(runs.kernel, config, problem):
-        entry = program.entry(launch)
-        for one in entry.instructions:
-            texts.append(one.text)
-            where = entry.lines.source_location(one.location)
-            places[Path(where.file or "").name].add(where.line)
-    return texts, places
-
-
-def mutants(runs: Runs, options: Namespace, rows: list[dict[str, Any]], honest: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the verdict on random changes of candidates that are the same as the default candidate."""
-    kernel, drawn_count = runs.kernel, max((row["number"] for row in rows), default=-1) + 1
-    honest = [row for row in honest if row["verdict"] == SAME and not row["remarks"]]
-    while sum(row["verdict"] not in (UNCHANGED, UNREPEATED) for row in rows) < options.count:
-        rng = random.Random(f"{options.seed} {kernel.name} mutant {drawn_count}")
-        drawn_count += 1
-        given = rng.choice(honest)
-        config = kernel.space.canonical(given["config"])
-        problem = feasible_problem(kernel, config, rng.randrange(len(PROBLEMS[kernel.name]))) or kernel.problem(
-            given["problem"]
-        )
-        rendered = render(kernel, config, problem)
-        program = runs.program(rendered)
-        assert program is not None
-        texts, places = instructions(runs, config, problem, program)
-        everywhere = rng.random() < 0.15
-        files = {"": rendered.source} | {name: text for name, text in rendered.headers.items() if "genes" not in name}
-        main = Path(kernel.source_path).name
-        options_of = [
-            change
-            for file, text in files.items()
-            if everywhere or (Path(file).name or main) in places or (not file and "" in places)
-            for change in changes_of(
-                text,
-                file,
-                set() if everywhere else places[Path(file).name] | (places[main] | places[""] if not file else set()),
-            )
-        ]
-        kind = rng.choice(sorted({change.kind for change in options_of}))
-        change = rng.choice([one for one in options_of if one.kind == kind])
-        row: dict[str, Any] = {"number": drawn_count - 1, "problem": str(problem), "config": given["config"]}
-        row |= {"change": asdict(change)} | mutant_verdict(runs, config, problem, mutated(rendered, change), texts)
-        if row["verdict"] == SAME and runs.verdict(config, problem, program, True)["remarks"]:
-            row["verdict"] = UNREPEATED
-        if row["verdict"] == "does not compile":
+def studied(kernel: Kernel, rng: random.Random) -> tuple[Study, Problem, Config, tuple[Problem, ...]]:
+    """Return a study of a kernel, a problem with other choices, a random candidate, and the problems of its gate."""
+    studies = list(studies_of(kernel))
+    while True:
+        study = rng.choice(studies)
+        given = kernel.problem(rng.choice(study.problems))
+        changes = {entry.name: rng.choice(entry.choices) for entry in kernel.fields if entry.choices}
+        problem = problem_with(kernel, given, changes)
+        config = kernel.space.draw(rng)
+        if problem is None or config == kernel.space.default():
             continue
+        if any(check(kernel, one, [problem], CHIP, essential=True) for one in (config, kernel.space.default())):
+            continue
+        if small := gate_problems(kernel, config, (problem,), CHIP):
+            return study, problem, config, small
+
+
+def drawn_change(kernel: Kernel, config: Config, problem: Problem, rng: random.Random) -> Change:
+    """Return a random change: first its kind, then its place, which mostly is a line with instructions."""
+    rendered = render(kernel, config, problem)
+    program = compile_simulated(rendered, CHIP)
+    assert isinstance(program, SimulatedProgram)
+    places = defaultdict(set)
+    for _, file, line in instructions(kernel, config, problem, program):
+        places[file].add(line)
+    everywhere = rng.random() < EVERYWHERE
+    files = {"": rendered.source} | {name: text for name, text in rendered.headers.items() if "genes" not in name}
+    found = []
+    for file, text in files.items():
+        lines = places[Path(file or kernel.source).name]
+        if everywhere or lines:
+            found += changes_of(text, file, set() if everywhere else lines)
+    kind = rng.choice(sorted({change.kind for change in found}))
+    return rng.choice([one for one in found if one.kind == kind])
+
+
+def mutants(kernel: Kernel, options: Namespace, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the verdict on random changes of random candidates."""
+    number = max((row["number"] for row in rows), default=-1)
+    while sum(row["verdict"] not in IDLE for row in rows) < options.count:
+        number += 1
+        rng = random.Random(f"{options.seed} {kernel.name} mutant {number}")
+        study, problem, config, small = studied(kernel, rng)
+        change = drawn_change(kernel, config, small[0], rng)
+        row: dict[str, Any] = {"number": number, "study": study.name, "problem": str(problem), "config": dict(config)}
+        began = time.process_time()
+        row |= {"change": asdict(change), **judged(kernel, study, problem, config, small, change)}
+        row["seconds"] = time.process_time() - began
         rows.append(row)
         yield row
 
 
-def mutant_verdict(
-    runs: Runs, config: Config, problem: Problem, rendered: Rendered, texts: list[str]
+def judged(
+    kernel: Kernel, study: Study, problem: Problem, config: Config, small: tuple[Problem, ...], change: Change
 ) -> dict[str, Any]:
-    """Return the verdict on one mutant; a program with the same instructions is not a mutant."""
+    """Return the verdict on one mutant, and the stage that reached it."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooLongError
 
-    runs.default(problem)
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(PATIENCE)
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
     try:
-        changed = runs.program(rendered)
-        if changed is None:
-            return {"verdict": "does not compile"}
-        if instructions(runs, config, problem, changed)[0] == texts:
-            return {"verdict": UNCHANGED}
-        row = runs.verdict(config, problem, changed, False)
-        finding = "" if row["verdict"] == DIFFERENT else runs.finding(config, problem, changed)
-        return row | ({"verdict": EARLIER, "detail": finding} if finding else {})
+        with TemporaryDirectory() as folder:
+            mutant = changed_in_one_candidate(kernel.name, config, change, Path(folder))
+            subject = CandidateUnderTest(mutant, config, study, (problem,), CHIP, 0)
+            if not is_changed(subject, (*small, problem)):
+                return {"verdict": UNCHANGED}
+            return judged_mutant(subject, small)._asdict()
     except TooLongError:
-        return {"verdict": EARLIER, "detail": "it does not end"}
+        return {"verdict": NOT_FINISHED, "stage": "patience", "detail": f"it does not end in {PATIENCE} s"}
     except SourceError as error:
-        return {"verdict": EARLIER, "detail": str(error)}
+        return {"verdict": UNCOMPILED, "detail": str(error)}
+    except EvokernError as error:
+        return {"verdict": EARLIER, "stage": "error", "detail": str(error)}
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 # ---- cost
@@ -375,11 +348,7 @@ def summary(rows: list[dict[str, Any]]) -> None:
             counts = Counter(row["verdict"] for row in mine)
             print(f"{part:10} {kernel:13} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
             for row in mine:
-                if (
-                    (row["verdict"] != SAME)
-                    if part == "candidates"
-                    else (row["verdict"] not in (DIFFERENT, EARLIER, UNCHANGED, UNREPEATED))
-                ):
+                if row["verdict"] not in ((SAME,) if part == "candidates" else (*FOUND, *IDLE)):
                     shown = row["change"] if part == "mutants" else ""
                     print(f"    {row['problem']}: {row.get('detail', row['verdict'])[:200]} {shown}")
 
@@ -413,7 +382,7 @@ def main() -> int:
                 steps = (
                     candidates(runs, options, known[part])
                     if part == "candidates"
-                    else mutants(runs, replace_count(options), known[part], known["candidates"])
+                    else mutants(runs.kernel, replace_count(options), known[part])
                 )
                 with options.results.open("a") as file:
                     for row in steps:

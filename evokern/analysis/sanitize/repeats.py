@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import islice
 from typing import Any, Literal
 
 from evokern.analysis.sanitize.race_check import RaceCheck, RaceSample
@@ -43,8 +43,6 @@ MOST_FEWER = 4
 """Maximum number of the given problems that run with fewer blocks."""
 TIMES_LARGER = 16
 """Factor of a field of a further problem that runs with fewer blocks."""
-FEWER = (2, 1)
-"""Blocks (or clusters) along one axis of a run with fewer blocks."""
 MOST_STEPS = 48
 """Maximum number of times that a field is doubled."""
 GROWN_BLOCKS = 3
@@ -178,15 +176,10 @@ class RepeatSearch:
     def _repeats_with_fewer(self, loop: LoopRounds, problem: Problem) -> bool:
         """Run a candidate with fewer blocks than it declares; return whether the loop repeats and all is right."""
         call = self._runs.call(self._config, problem, None)
-        launch = call.launches[0]
-        if len(call.launches) > 1 or not call.program.reads_grid(launch):
+        if len(call.launches) > 1:
             return False
-        cluster = call.program.cluster(launch).extent
-        for axis, count in product(range(3), FEWER):
-            if count * cluster[axis] >= launch.grid[axis]:
-                continue
-            x, y, z = (count * cluster[at] if at == axis else extent for at, extent in enumerate(launch.grid))
-            fewer = replace(call, launches=(replace(launch, grid=(x, y, z)),))
+        for launch in call.program.fewer_blocks(call.launches[0]):
+            fewer = replace(call, launches=(launch,))
             try:
                 if sum(self._runs.counted(fewer)) * fewer.blocks > INSTRUCTIONS:
                     continue

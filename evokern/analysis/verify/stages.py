@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Literal
 
-from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem
+from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem, further_problems, within
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
@@ -19,9 +19,8 @@ from evokern.declaration.small_problems import (
     elements,
     gate_problems,
     is_fixed,
-    keeps_limits,
     runnable,
-    small_problem,
+    runnable_small_problems,
     whole_tile_problem,
 )
 from evokern.device.sim.algebra import EQUAL, SAME, Prover, algebra_facts, algebra_fault
@@ -74,9 +73,8 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     Further problems are made so that every loop repeats.
     """
     kernel, config = candidate.kernel, candidate.config
-    declared = kernel.workload.small_problems
-    wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
-    problems = [p for p in dict.fromkeys(wanted) if keeps_limits(kernel, config, p, candidate.chip)]
+    able = (runnable_small_problems(kernel, config, one, candidate.chip) for one in candidate.problems)
+    problems = list(dict.fromkeys(chain.from_iterable(able)))
     large: list[Problem] = []
     if is_fixed(kernel):
         large = [one for one in candidate.problems if _is_long(candidate, one)]
@@ -194,6 +192,7 @@ def algebra_stage(candidate: CandidateUnderTest, sanitizer: Stage, seconds: floa
     end, prover = time.monotonic() + seconds, Prover(kernel, candidate.chip)
     proofs = prover.prove(config, problems, OWN_SHARE * seconds)
     subject = ProofSubject("", kernel, config, tuple(problems), candidate.chip, candidate.problems[0])
+    proofs += within(prover, subject, further_problems(subject), proofs, OWN_SHARE * (end - time.monotonic()))
     proofs += at_own_problem(prover, subject, _runs(candidate), problems, end - time.monotonic())
     if (fault := algebra_fault(proofs)) is not None:
         return Stage("algebra", "failed", str(fault["message"]), algebra_facts(proofs))

@@ -23,6 +23,7 @@ from typing import Any
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.as_data.golden import KernelReference
+from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import render
@@ -230,10 +231,18 @@ class OwnProblemCheck:
         return FullSizeResult(None, 0, call.blocks)
 
     def smaller(self, config: Config, problem: Problem) -> Iterator[Problem]:
-        """Yield smaller and smaller problems for a candidate; each step halves the field with the largest value.
+        """Yield smaller and smaller problems for a candidate; each step halves one field.
 
-        Fields that are compiled into the program are halved only if no other field can be.
+        The work of a block should stay, so that loops take as many rounds as before: fields that only make the grid
+        smaller come first, the largest before others. Fields that are compiled into the program come last.
         """
+
+        def worth(halved: tuple[str, Problem]) -> tuple[float, float, int]:
+            name, small = halved
+            work = self._kernel.workload.flops(small)
+            blocks = sum(one.blocks for one in launches_of(self._kernel, config, small))
+            return work / blocks, work / elements_of_results(tensors_of(self._kernel, config, small)), int(small[name])
+
         rendered = render(self._kernel, config, problem)
         names = [entry.name for entry in self._kernel.fields if not entry.choices]
         while True:
@@ -242,7 +251,7 @@ class OwnProblemCheck:
             if not possible:
                 return
             same = [one for one in possible if render(self._kernel, config, one[1]) == rendered]
-            _, problem = max(same or possible, key=lambda one: int(problem[one[0]]))
+            _, problem = max(same or possible, key=worth)
             yield problem
 
     def _halved(self, config: Config, problem: Problem, name: str) -> Problem | None:

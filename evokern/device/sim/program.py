@@ -8,8 +8,9 @@ blocks, `sanitize`, `diagnose`, `fuzz` and `profile`. Other modules create the b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,8 @@ from evokern.simt.exact import ExactMemory
 from evokern.simt.time_model import sample_blocks
 from evokern.wording import count_noun
 
+FEWER = (2, 1)
+"""Blocks (or clusters) along one axis of a run with fewer blocks."""
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
 """Arguments of a launch by the names in its `args`; a `Scalar` in `args` needs no entry."""
 
@@ -87,6 +90,15 @@ class SimulatedProgram:
         """Return whether the number of blocks decides what a block does, as in a loop with the step `gridDim.x`."""
         texts = (str(operand) for item in self.entry(launch).instructions for operand in item.operands)
         return any("%nctaid" in text or "%nclusterid" in text for text in texts)
+
+    def fewer_blocks(self, launch: Launch) -> Iterator[Launch]:
+        """Yield a launch with fewer blocks along one axis, in which a loop over blocks takes more rounds."""
+        if self.reads_grid(launch):
+            cluster = self.cluster(launch).extent
+            for axis, clusters in product(range(3), FEWER):
+                if (count := clusters * cluster[axis]) < launch.grid[axis]:
+                    x, y, z = (count if at == axis else extent for at, extent in enumerate(launch.grid))
+                    yield replace(launch, grid=(x, y, z))
 
     def needs_whole_grid(self, launch: Launch) -> bool:
         """Return whether the blocks of a launch must all run at once, because they wait for each other."""

@@ -7,18 +7,15 @@ import numpy as np
 from evokern.ptx.instruction_set import result_count
 from evokern.ptx.operands import access_type
 from evokern.ptx.segments import Routine
-from evokern.ptx.syntax import Address, Instruction, Operand, Register, Symbol, Vector
+from evokern.ptx.syntax import Address, Instruction, Register, Symbol
 from evokern.simt.arrays import Action, Array
 from evokern.simt.exact import field
 from evokern.simt.exact.field import ORDER, RAW, WIDTHS, Value
 from evokern.simt.exact.memory import SpacePlane, valued
 from evokern.simt.exact.move_rules import Rule, raw, sources_of, targets_of
 from evokern.simt.exact.plane import Site, element_units, immediate
+from evokern.simt.operations.matrix_ops import items_of
 from evokern.simt.operations.memory_ops import space_of
-
-
-def _columns(operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def is_argument(routine: Routine, i: Instruction) -> bool:
@@ -34,7 +31,7 @@ def _load(site: Site) -> Action | None:
     if is_argument(site.routine, i):
         return raw(site)
     size = element_units(kind)
-    places, outs, lanes_of = site.places(i.operands[1]), _columns(i.operands[0]), site.plane.lanes
+    places, outs, lanes_of = site.places(i.operands[1]), items_of(i.operands[0]), site.plane.lanes
     total = max(size, 1) * count
 
     def run() -> None:
@@ -72,7 +69,7 @@ def _store(site: Site) -> Action | None:
     if is_argument(site.routine, i):
         return None
     size = element_units(kind)
-    items = _columns(i.operands[1])
+    items = items_of(i.operands[1])
     places, read = site.places(i.operands[0]), [site.units(item, max(size, 1)) for item in items]
 
     def run() -> None:

@@ -10,7 +10,8 @@ from evokern.ptx.instruction_set import data_type, result_count
 from evokern.ptx.syntax import TYPE_BYTES, Operand, Pair, Vector
 from evokern.simt.arrays import Action, Array
 from evokern.simt.exact.field import BITS, CODE_SHIFT, NO_RULE, PAIR, RAW
-from evokern.simt.exact.plane import Key, Site, immediate
+from evokern.simt.exact.plane import UNITS, Key, Site, immediate
+from evokern.simt.operations.matrix_ops import items_of
 from evokern.simt.operations.warp_ops import shuffle_sources
 
 Rule = Callable[[Site], Action | None]
@@ -66,8 +67,7 @@ def _move(site: Site) -> Action | None:
 
 def _pack(site: Site, target: Operand, source: Operand) -> Action | None:
     """Bind the joining and splitting of registers."""
-    parts = target.items if isinstance(target, Vector) else (target,)
-    pieces = source.items if isinstance(source, Vector) else (source,)
+    parts, pieces = items_of(target), items_of(source)
     total = TYPE_BYTES[data_type(site.i) or "b32"] // 2
     if total % len(parts) or total % len(pieces):
         return bits_of(site)
@@ -90,17 +90,12 @@ def _pack(site: Site, target: Operand, source: Operand) -> Action | None:
 
 def _select(site: Site) -> Action | None:
     target, yes, no, condition = site.i.operands
-    count = site.size_of(target)
-    predicate, first, second = site.binder.src(condition, "pred"), site.units(yes, count), site.units(no, count)
+    predicate, key = site.binder.src(condition, "pred"), site.key(target)
 
-    def run() -> None:
-        x, y, mask = first(), second(), site.mask()
-        if x is None and y is None:
-            site.put_units(target, None, mask)
-        else:
-            site.put_units(target, np.where(predicate, RAW if x is None else x, RAW if y is None else y), mask)
+    def chosen(x: Array, y: Array) -> Array:
+        return np.where(predicate, x, y)
 
-    return run
+    return site.carried(target, (yes, no), UNITS[key[0]], chosen) if key is not None else None
 
 
 def _logic(site: Site) -> Action | None:
@@ -110,7 +105,6 @@ def _logic(site: Site) -> Action | None:
         return None
     size, lanes, clears = TYPE_BYTES[kind] // 2, site.plane.lanes, i.opcode == "and"
     rows = [site.binder.src(operand, f"u{16 * size}") for operand in i.operands[1:]]
-    read = [site.units(operand, size) for operand in i.operands[1:]]
 
     def chosen(x: Array, y: Array, width: int) -> Array:
         """Combine words of units, [size, lanes], or with a width of 1 of their bytes, [2, size, lanes]."""
@@ -123,46 +117,31 @@ def _logic(site: Site) -> Action | None:
             result = np.where(((y == RAW) & (b == 0)) | ((x == RAW) & (a == 0)), RAW, result)
         return result
 
-    def run() -> None:
-        x, y = (one() for one in read)
-        if x is None and y is None:
-            site.put_units(i.operands[0], None, site.mask())
-            return
-        none = np.zeros((size, lanes), np.uint64)
-        x, y = (none if one is None else one for one in (x, y))
+    def result(x: Array, y: Array) -> Array:
         if (np.stack([x, y]) >> CODE_SHIFT == PAIR).any():
-            result = site.plane.exact.joined(*chosen(site.split(x), site.split(y), 1))
-        else:
-            result = chosen(x, y, 2)
-        site.put_units(i.operands[0], result, site.mask())
+            return site.plane.exact.joined(*chosen(site.split(x), site.split(y), 1))
+        return chosen(x, y, 2)
 
-    return run
+    return site.carried(i.operands[0], i.operands[1:], size, result)
 
 
 def move_bytes(site: Site, order: list[tuple[int, int] | None]) -> Action:
     """Bind an instruction whose result consists of bytes of its operands: (operand, byte), or None for raw ones."""
-    read = {number: site.units(site.i.operands[number], 4) for number in {one[0] for one in order if one}}
+    numbers = sorted({one[0] for one in order if one})
     whole = all(
         low == high if low is None or high is None else low[1] % 2 == 0 and high == (low[0], low[1] + 1)
         for low, high in zip(order[::2], order[1::2], strict=True)
     )
 
-    def run() -> None:
-        found = {number: one() for number, one in read.items()}
-        if all(one is None for one in found.values()):
-            site.put_units(site.i.operands[0], None, site.mask())
-            return
-        none = np.zeros((4, site.plane.lanes), np.uint64)
-        words = {number: none if one is None else one for number, one in found.items()}
+    def chosen(*found: Array) -> Array:
+        none, words = np.zeros(site.plane.lanes, np.uint64), dict(zip(numbers, found, strict=True))
         if whole:
-            rows = [none[0] if one is None else words[one[0]][one[1] // 2] for one in order[::2]]
-        else:
-            split = {number: site.split(one) for number, one in words.items()}
-            parts = [none[0] if one is None else split[one[0]][one[1] % 2, one[1] // 2] for one in order]
-            rows = [site.plane.exact.joined(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
-        site.put_units(site.i.operands[0], np.stack(rows), site.mask())
+            return np.stack([none if one is None else words[one[0]][one[1] // 2] for one in order[::2]])
+        split = {number: site.split(one) for number, one in words.items()}
+        parts = [none if one is None else split[one[0]][one[1] % 2, one[1] // 2] for one in order]
+        return np.stack([site.plane.exact.joined(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)])
 
-    return run
+    return site.carried(site.i.operands[0], [site.i.operands[number] for number in numbers], 4, chosen)
 
 
 def _shift(site: Site) -> Action | None:
@@ -180,15 +159,9 @@ def _permute(site: Site) -> Action | None:
     if i.modifiers != ("b32",):
         return bits_of(site)
     selector, lanes = site.binder.src(i.operands[3], "u32"), np.arange(site.plane.lanes)
-    read = [site.units(operand, 2) for operand in i.operands[1:3]]
 
-    def run() -> None:
-        found = [one() for one in read]
-        if all(one is None for one in found):
-            site.put_units(i.operands[0], None, site.mask())
-            return
-        none = np.zeros((2, site.plane.lanes), np.uint64)
-        units = np.concatenate([none if one is None else one for one in found])
+    def result(low_half: Array, high_half: Array) -> Array:
+        units = np.concatenate([low_half, high_half])
         chosen = np.broadcast_to(selector, lanes.shape).astype(np.int64)
         places = [chosen >> at & 15 for at in (0, 4, 8, 12)]
         wholes = [
@@ -205,9 +178,9 @@ def _permute(site: Site) -> Action | None:
             ]
             pairs = zip(wholes, rows, parts[::2], parts[1::2], strict=True)
             rows = [np.where(whole, row, site.plane.exact.joined(low, high)) for whole, row, low, high in pairs]
-        site.put_units(i.operands[0], np.stack(rows), site.mask())
+        return np.stack(rows)
 
-    return run
+    return site.carried(i.operands[0], i.operands[1:3], 2, result)
 
 
 def _insert(site: Site) -> Action | None:
@@ -231,13 +204,8 @@ def _extract(site: Site) -> Action | None:
 def _shuffle(site: Site) -> Action | None:
     i = site.i
     target = i.operands[0].first if isinstance(i.operands[0], Pair) else i.operands[0]
-    sources, read = shuffle_sources(i, site.binder), site.units(i.operands[1], 2)
-
-    def run() -> None:
-        words = read()
-        site.put_units(target, None if words is None else words[:, sources()[0]], site.mask())
-
-    return run
+    sources = shuffle_sources(i, site.binder)
+    return site.carried(target, i.operands[1:2], 2, lambda words: words[:, sources()[0]])
 
 
 MOVE_RULES: dict[tuple[str, str], Rule] = {

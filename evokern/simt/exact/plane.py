@@ -315,6 +315,25 @@ class Site:
             words = np.concatenate([words, rest])
         self.plane.put(key, words, mask)
 
+    def carried(self, target: Operand, sources: Sequence[Operand], count: int, chosen: Callable[..., Array]) -> Action:
+        """Return the step of a result that carries words of some operands; it is raw if all of them are.
+
+        Args:
+            target: the result.
+            sources: operands, whose first `count` units are read.
+            count: number of units.
+            chosen: function of the words of all operands that returns those of the result.
+        """
+        read, none = [self.units(operand, count) for operand in sources], np.zeros((count, self.plane.lanes), np.uint64)
+
+        def run() -> None:
+            found = [one() for one in read]
+            some = any(one is not None for one in found)
+            words = chosen(*(none if one is None else one for one in found)) if some else None
+            self.put_units(target, words, self.mask())
+
+        return run
+
     def bad_word(self, reason: np.uint64) -> np.uint64:
         """Return the word of a unit that is not comparable because of this instruction."""
         return np.uint64(self.number | reason << REASON_SHIFT | BAD << CODE_SHIFT)
@@ -365,11 +384,6 @@ class Site:
             yield self.plane.spaces["param"], active, active.lanes.astype(np.int64) * stride + start
 
         return find
-
-    def size_of(self, operand: Operand) -> int:
-        """Return the units of a register operand."""
-        key = self.key(operand)
-        return 0 if key is None else UNITS[key[0]]
 
 
 def whole_row(key: Key, words: Array) -> Array:

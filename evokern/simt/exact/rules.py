@@ -11,7 +11,7 @@ from evokern.ptx.instruction_set import Operation, data_type
 from evokern.ptx.program import PtxProgram
 from evokern.ptx.register_accesses import registers_accessed
 from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Vector
-from evokern.simt.arrays import Action
+from evokern.simt.arrays import Action, Array
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
 from evokern.simt.exact.functions import FUNCTIONS, arguments, marked_function
@@ -164,24 +164,15 @@ def _extreme(site: Site) -> Action | None:
         return without_rule(site)
     base, pair = kind.removesuffix("x2"), kind.endswith("x2")
     count = 1 if kind in HALVES else 2
-    first, second = (site.units(operand, count) for operand in i.operands[1:])
     bits = [site.bits(operand, kind) for operand in i.operands[1:]]
     largest = i.opcode == "max"
 
-    def run() -> None:
-        x, y = first(), second()
-        chosen = None
-        if x is not None or y is not None:
-            a, b = (field.floats(base, one()) for one in bits)
-            none = np.zeros((count, 1), np.uint64)
-            x, y = none if x is None else x, none if y is None else y
-            first_wins = x >= y if pair or count == 1 else x[0] >= y[0]
-            takes = (a > b if largest else a < b) | np.isnan(b) | ((a == b) & first_wins)
-            chosen = np.where(takes, x, y)
-            chosen = np.broadcast_to(chosen, (count, site.plane.lanes))
-        site.put_units(i.operands[0], chosen, site.mask())
+    def chosen(x: Array, y: Array) -> Array:
+        a, b = (field.floats(base, one()) for one in bits)
+        first_wins = x >= y if pair or count == 1 else x[0] >= y[0]
+        return np.where((a > b if largest else a < b) | np.isnan(b) | ((a == b) & first_wins), x, y)
 
-    return run
+    return site.carried(i.operands[0], i.operands[1:], count, chosen)
 
 
 def _kinds(i: Instruction) -> list[str]:

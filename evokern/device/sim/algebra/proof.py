@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,14 @@ from evokern.device.sim.algebra.comparison import (
     obstructed,
     verdict_on,
 )
+from evokern.device.sim.algebra.influence import InfluenceSearch
 from evokern.device.sim.algebra.named_functions import HEADER, with_named_functions
 from evokern.device.sim.algebra.reference import FieldReference, field_reference
-from evokern.device.sim.algebra.runs import INPUTS, LIMIT, ExactRun, exact_run, input_shadows
+from evokern.device.sim.algebra.runs import INPUTS, LIMIT, ExactRun, Slices, exact_run, input_shadows
 from evokern.device.sim.arguments import draw_buffers, other_inputs
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
+from evokern.device.sim.stage import independent
 from evokern.errors import EvokernError, SourceError
 from evokern.gate import Gate, RunFailed
 from evokern.hardware.profiles import Profile
@@ -63,8 +65,6 @@ LEAST_S = 0.05
 """Seconds that a comparison takes at least, however small the problem is."""
 MOST_HALVINGS = 64
 """Number of problems from which the largest one is chosen."""
-FEWER = (2, 1)
-"""Blocks (or clusters) along one axis of a run in which a loop over blocks repeats."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
 EXACT_BITS, ROUNDED = 12, 2.0**-22
@@ -74,6 +74,8 @@ MOST_PROGRAMS = 6
 UNSTABLE = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
 UNNAMED = "the functions have no exact values, because the proof build does not compile"
 OTHER_ARGUMENTS = "a function has other arguments in one program, and laws such as addition theorems are not known"
+Parts = tuple[Sequence[int], Sequence[int]]
+"""Blocks of a candidate and of the default candidate."""
 _ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
 """Verdicts, worst first."""
 
@@ -233,19 +235,15 @@ class Prover:
         if isinstance(default, str) or default.stopped:
             return "", NO_PATHS
         program = self.program(config, problem)
-        for number, axis, count in product(range(len(launches)), range(3), FEWER):
-            launch = launches[number]
-            count *= program.cluster(launch).extent[axis]
-            if count >= launch.grid[axis] or not program.reads_grid(launch):
-                continue
-            x, y, z = (count if at == axis else extent for at, extent in enumerate(launch.grid))
-            fewer = (*launches[:number], replace(launch, grid=(x, y, z)), *launches[number + 1 :])
+        changes = [(number, small) for number, one in enumerate(launches) for small in program.fewer_blocks(one)]
+        for number, small in changes:
+            fewer = (*launches[:number], small, *launches[number + 1 :])
             run = exact_run(self._kernel, config, problem, program, launches=fewer, end=end)
             known = run.paths.loops.get(loop.place)
             if run.stopped or known is None or known.rounds < ROUNDS:
                 continue
             if all(one.verdict == SAME for one in compared(run, default)):
-                return f"{problem} with {count_noun(x * y * z, 'block')}", run.paths
+                return f"{problem} with {count_noun(small.blocks, 'block')}", run.paths
         return "", NO_PATHS
 
     def _located(self, one: OutputComparison) -> OutputComparison:
@@ -386,20 +384,19 @@ class Prover:
         self, config: Config, problem: Problem, run: ExactRun, verdicts: Sequence[OutputComparison], end: float
     ) -> list[OutputComparison]:
         """Return the verdicts; a difference must be there on other inputs, and the default candidate correct."""
-        left = {one.output: self._differing(one.output, run, problem) for one in verdicts if one.verdict == DIFFERENT}
-        for seed in range(1, 1 + _confirmations(run.roots or self._known(problem).roots, *left.values())):
-            self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
-            runs = [exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, end=end)
-                    for one in (config, self._basis)]  # fmt: skip
-            if any(one.stopped or one.fault for one in runs):
-                late = "it differs on the first inputs, but the time did not suffice for others"
-                return [one if one.verdict != DIFFERENT else replace(one, verdict=NOT_FINISHED, detail=late)
-                        for one in verdicts]  # fmt: skip
-            for name in left:
-                left[name] = left[name] & differing(name, *runs)
-            if not any(places.any() for places in left.values()):
-                break
-        blocks, line = self._blocks(config, problem, left), self._store_line(config, problem)
+        first = {
+            one.output: differing(one.output, run, self._known(problem)) for one in verdicts if one.verdict == DIFFERENT
+        }
+        parts = self._parts(config, problem, run, first)
+        left = self._repeated(config, problem, run, first, parts, end)
+        if left is not None and parts is not None and not any(places.any() for places in left.values()):
+            left = self._repeated(config, problem, run, first, None, end)
+        if left is None:
+            late = "it differs on the first inputs, but the time did not suffice for others"
+            return [one if one.verdict != DIFFERENT else replace(one, verdict=NOT_FINISHED, detail=late)
+                    for one in verdicts]  # fmt: skip
+        ends = {name: places.nonzero()[0][:1] for name, places in left.items()}
+        blocks, line = self._writers(config, problem, ends), self._store_line(config, problem)
         found = []
         for one in verdicts:
             if one.verdict != DIFFERENT:
@@ -421,16 +418,83 @@ class Prover:
                 why = f"the candidate and the default candidate round constants differently ({listed})"
                 found.append(replace(one, verdict=NOT_COMPARABLE, detail=why))
             else:
-                found.append(replace(one, element=int(places[0]), block=blocks.get(one.output, -1), line=line))
+                block = next(iter(blocks.get(one.output, ())), -1)
+                place, known = (one.output, int(places[0])), (run, self._known(problem))
+                why = self._influence(config, problem, place, known, parts, end) if self._every else ""
+                found.append(replace(one, element=place[1], block=block, line=line, detail=why))
         return found
+
+    def _repeated(
+        self,
+        config: Config,
+        problem: Problem,
+        run: ExactRun,
+        left: Mapping[str, Array],
+        parts: Parts | None,
+        end: float,
+    ) -> dict[str, Array] | None:
+        """Return where outputs also differ on other inputs; None if the time does not suffice."""
+        found = dict(left)
+        for seed in range(1, 1 + _confirmations(run.roots or self._known(problem).roots, *left.values())):
+            self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
+            runs = [
+                exact_run(self._kernel, one, problem, self.program(one, problem), seed=seed, blocks=some, end=end)
+                for one, some in zip((config, self._basis), parts or (None, None), strict=True)
+            ]
+            if any(one.stopped or one.fault for one in runs):
+                return None
+            found = {name: places & differing(name, *runs) for name, places in found.items()}
+            if not any(places.any() for places in found.values()):
+                break
+        return found
+
+    def _parts(self, config: Config, problem: Problem, run: ExactRun, left: Mapping[str, Array]) -> Parts | None:
+        """Return the blocks of both candidates that wrote the first and the last differing element of each output.
+
+        None if blocks depend on each other, or if the sign of a root may decide about any of the elements.
+        """
+        found = []
+        ends = {name: places.nonzero()[0][[0, -1]] for name, places in left.items()}
+        if run.roots or self._known(problem).roots:
+            return None
+        for one in (config, self._basis):
+            launches, program = launches_of(self._kernel, one, problem), self.program(one, problem)
+            if not independent(tensors_of(self._kernel, one, problem), program, launches):
+                return None
+            blocks = self._writers(one, problem, ends)
+            if not all(blocks.get(name) for name in ends):
+                return None
+            found.append(program.whole(launches[0], sorted({*chain.from_iterable(blocks.values())})))
+        return found[0], found[1]
+
+    def _influence(
+        self, config: Config, problem: Problem, place: tuple[str, int], known: tuple[ExactRun, ExactRun],
+        parts: Parts | None, end: float,
+    ) -> str:  # fmt: skip
+        """Return a clause about the input that an element counts wrongly; empty if it was not found in time."""
+        name, element = place
+        if name not in known[0].values:
+            return ""
+
+        self._note(f"{self._kernel.name} at {problem}: looking for the input that element {element} counts wrongly")
+
+        def changes(candidate: bool, slices: Mapping[str, Slices]) -> bool:
+            one, blocks = (config, self._basis)[not candidate], (parts or (None, None))[not candidate]
+            program = self.program(one, problem)
+            run = exact_run(self._kernel, one, problem, program, blocks=blocks, slices=slices, end=end)
+            if run.stopped or run.fault:
+                raise LookupError
+            return bool(differing(name, run, known[not candidate])[element])
+
+        try:
+            return InfluenceSearch(self._kernel, config, problem, place, changes).text()
+        except LookupError:
+            return ""
 
     def _tolerates(self, name: str) -> bool:
         """Return whether an output may differ from the reference."""
         known = self._kernel.workload.tolerance.get(name)
         return known is not None and (known.atol > 0 or known.rtol > 0)
-
-    def _differing(self, name: str, run: ExactRun, problem: Problem) -> Array:
-        return differing(name, run, self._known(problem))
 
     def _known(self, problem: Problem) -> ExactRun:
         default = self._defaults[problem]
@@ -439,24 +503,23 @@ class Prover:
 
     def _unconfirmed(self, name: str, run: ExactRun, problem: Problem) -> OutputComparison:
         """Return the comparison of an output whose elements differ only on some inputs."""
-        wrong = self._differing(name, run, problem)
+        wrong = differing(name, run, self._known(problem))
         if (open_ := obstructed(name, run, self._known(problem))) is not None:
             return open_
         return replace(verdict_on(name, wrong), verdict=NOT_COMPARABLE, detail=UNSTABLE)
 
-    def _blocks(self, config: Config, problem: Problem, left: Mapping[str, Array]) -> dict[str, int]:
-        """Return the block that wrote the first differing element of each output."""
+    def _writers(self, config: Config, problem: Problem, places: Mapping[str, Array]) -> dict[str, list[int]]:
+        """Return the blocks that wrote some elements of each output."""
         program, tensors = self.program(config, problem), tensors_of(self._kernel, config, problem)
-        memory, blocks = simt.Memory(), dict[str, int]()
+        memory, blocks = simt.Memory(), dict[str, list[int]]()
         buffers = draw_buffers(memory, tensors)
         with recording(memory, WriteRecord(memory, by_block=True)) as record:
             for launch in launches_of(self._kernel, config, problem):
                 program.launch(launch, buffers, memory, instruction_limit=LIMIT, sanitize=False)
-        for name, places in left.items():
-            if places.any():
-                by, elements = record.elements(buffers[name], buffers[name].size // places.size)
-                here = by[elements == int(places.argmax())]
-                blocks |= {name: int(here[-1])} if here.size else {}
+        for name, wanted in places.items():
+            by, elements = record.elements(buffers[name], tensors[name].bytes // tensors[name].elements)
+            here = (by[elements == one] for one in wanted)
+            blocks[name] = [int(one[-1]) for one in here if one.size]
         return blocks
 
     def _store_line(self, config: Config, problem: Problem) -> str:
@@ -478,7 +541,7 @@ class Prover:
         For example, one program multiplies by 1/768 in float32 where the other divides by 768.
         """
         (own, all_own), (basis, all_basis) = (self._constants(one, problem) for one in (config, self._basis))
-        sizes = {float(value) for value in problem.values() if isinstance(value, int)} | {1.0}
+        sizes = {float(value) for value in problem.values() if isinstance(value, int) and value} | {1.0}
         return sorted({*_derived(own - basis, all_basis | sizes), *_derived(basis - own, all_own | sizes)})
 
     def _constants(self, config: Config, problem: Problem) -> tuple[frozenset[float], frozenset[float]]:

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS, Kernel, Launch, Problem, Tensor
-from evokern.device.sim.arguments import draw_buffers
+from evokern.device.sim.arguments import draw_buffers, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.simt import NO_PATHS, Array, Paths
 from evokern.simt.exact import CODES, NO_RULE, OUTPUT, REASON_SHIFT, ExactMemory, P, Q, Value, is_signless
@@ -23,6 +24,8 @@ from evokern.study.settings import SimulationSettings
 
 INPUTS = 3
 """Number of sets of inputs; a seed from this number on only changes their residues."""
+OTHER = 1000
+"""Seed of slices that replace those of the inputs."""
 LIMIT = 10 * SimulationSettings().instruction_limit
 
 
@@ -50,9 +53,28 @@ class ExactRun:
     """Whether the program has a square root or a logarithm."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Change of one input along one axis."""
+
+    axis: int
+    """The axis."""
+    order: Array
+    """For each index, the index whose slice takes its place."""
+    fresh: Array
+    """Whether the slice at an index is replaced by another random one, before the slices change places."""
+
+    def of(self, array: Array, other: Array, shape: Sequence[int]) -> Array:
+        """Return an array of elements with the change; `other` has the random slices."""
+        whole, new = (one.reshape(*shape, -1) for one in (array, other))
+        where = self.fresh.reshape([-1 if axis == self.axis else 1 for axis in range(whole.ndim)])
+        return np.where(where, new, whole).take(self.order, self.axis).reshape(array.shape)
+
+
 def exact_run(
     kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
-    end: float = math.inf, launches: Sequence[Launch] = (),
+    end: float = math.inf, launches: Sequence[Launch] = (), blocks: Sequence[int] | None = None,
+    slices: Mapping[str, Slices] | None = None,
 ) -> ExactRun:  # fmt: skip
     """Run a candidate; the shadows of its inputs are independent random residues.
 
@@ -64,18 +86,24 @@ def exact_run(
         seed: seed of the inputs and of their residues.
         end: time on the monotonic clock at which the run stops.
         launches: launches in place of those that the candidate declares.
+        blocks: blocks to run of each launch; None for all.
+        slices: changes of inputs.
     """
     tensors = tensors_of(kernel, config, problem)
     memory = simt.Memory()
     buffers = draw_buffers(memory, tensors, seed % INPUTS)
     exact = ExactMemory(memory, end)
-    for name, shadow in input_shadows(tensors, seed, every=True).items():
+    shadows = input_shadows(tensors, seed, every=True)
+    if slices:
+        _change(slices, tensors, buffers, shadows)
+    for name, shadow in shadows.items():
         exact.write(buffers[name], tensors[name].dtype, shadow)
     began, issued, found = time.monotonic(), 0, NO_PATHS
     launches, fault, stopped, roots = launches or launches_of(kernel, config, problem), "", "", False
     for number, launch in enumerate(launches, 1):
         result = program.launch(
             launch, buffers, memory, instruction_limit=LIMIT, sanitize=False, record_paths=True, exact=exact,
+            blocks=blocks,
         )  # fmt: skip
         roots |= any(is_signless(one) for one in program.entry(launch).instructions)
         found = found.merged(result.paths or NO_PATHS)
@@ -94,6 +122,20 @@ def exact_run(
     bits = {name: buffers[name].read().reshape(int(np.prod(one.shape)), -1) for name, one in outputs.items()
             if name not in values}  # fmt: skip
     return ExactRun(values, bits, exact, found, fault, stopped, issued, time.monotonic() - began, roots)
+
+
+def _change(
+    slices: Mapping[str, Slices], tensors: Mapping[str, Tensor], buffers: Mapping[str, simt.Buffer],
+    shadows: dict[str, Value],
+) -> None:  # fmt: skip
+    """Change slices of inputs, the real bytes together with the residues."""
+    fresh, residues = {name: data for name, _, data in drawn(tensors, seed=OTHER)}, input_shadows(tensors, OTHER)
+    for name, change in slices.items():
+        shape, bits = tensors[name].shape, buffers[name].read()
+        buffers[name].write(change.of(bits, fresh[name].view(-1).view(torch.uint8).numpy(), shape))
+        if (own := shadows.get(name)) is not None:
+            new = residues[name]
+            shadows[name] = Value(change.of(own.p, new.p, shape), change.of(own.q, new.q, shape))
 
 
 def _read(exact: ExactMemory, buffer: simt.Buffer, tensor: Tensor) -> Value:
