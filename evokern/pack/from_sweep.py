@@ -73,7 +73,7 @@ def packed_sweep(
 
     Raises:
         OverBudgetError: the time for measuring is used up; the times so far are stored.
-        StudyError: no study has a champion, or a variant cannot be verified.
+        StudyError: no study has a champion, or no verified candidate is faster than the baseline.
         KernelError: the studies ran different kernels or versions, or the kernel cannot become an operator.
         DeviceError: candidates must be measured, and the device of a study is not available.
     """

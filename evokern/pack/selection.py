@@ -124,13 +124,17 @@ class Selection:
         """Choose, compile and verify variants, and check them at the edges of their regions.
 
         Raises:
-            StudyError: no candidate is faster than the baseline, or a variant cannot be verified.
+            StudyError: no verified candidate is faster than the baseline.
         """
         while True:
             self._held = []
             chosen = chosen_variants([sample for _, sample in self._samples], self._most)
             if not chosen:
-                raise StudyError("no candidate is faster than the baseline at any problem, so there is nothing to pack")
+                left_out = "".join(f"; {title} was left out: {why}" for title, why in [*self.refuted.items()][:1])
+                raise StudyError(
+                    "no candidate is right, verified and faster than the baseline at any problem, so there is nothing "
+                    f"to pack{left_out}; --force packs candidates that are not verified"
+                )
             for number in chosen:
                 if number not in self._made:
                     self._made[number] = self._variant(number)
@@ -231,11 +235,7 @@ class Selection:
         return failed
 
     def _unproved(self, chosen: Sequence[int]) -> set[int]:
-        """Return the programs that fail a verification; those of a search are not repeated.
-
-        Raises:
-            StudyError: a verification is undecided, and `force` is not set.
-        """
+        """Return the programs without a passed verification; those of a search are not repeated."""
         wanted = [one for one in chosen if one not in self._proofs]
         for number in wanted:
             if (proof := self._origin(number).proof) is not None and proof.verified:
@@ -250,10 +250,8 @@ class Selection:
                 self._refute(number, f"{proof.reason} at {one.place.problem}")
                 failed.add(number)
             elif proof.verified is None:
-                raise StudyError(
-                    f"{one.title} is not verified at {one.place.problem} ({proof.reason}); choose other candidates "
-                    "with --candidates, or use --force to pack it anyway"
-                )
+                self._refute(number, f"it is not verified at {one.place.problem} ({proof.reason})")
+                failed.add(number)
         return failed
 
     def _edges(self, tree: Tree, place: Place) -> Iterator[Problem]:

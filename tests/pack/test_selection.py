@@ -127,13 +127,12 @@ def test_the_general_candidate_serves_held_out_shapes() -> None:
     assert stored.titles == ["trial 7 of S64 with LENGTH=runtime"]
 
 
-def test_a_variant_that_cannot_be_verified_needs_force() -> None:
-    """The message names the variant and the reason; `force` packs it without a verification."""
-    with pytest.raises(StudyError, match=r"LENGTH=runtime is not verified at .* \(sanitizer: a race\).* use --force"):
-        _selection(_Stored(verified=None)).choose()
+def test_force_packs_a_variant_that_cannot_be_verified() -> None:
+    """`force` packs it without a verification; otherwise it is left out."""
     stored = _Stored(verified=None)
     work = _selection(stored, force=True)
     chosen, variants, _ = work.choose()
+    assert [variant.config["LENGTH"] for variant in variants] == ["runtime"]
     assert [one["verification"] for one in work.facts(chosen, variants)] == [None]
     assert stored.titles == []
 
@@ -144,10 +143,11 @@ def test_a_variant_that_cannot_be_verified_needs_force() -> None:
         (_Stored(refuted_at=192), "wrong: it differs"),
         (_Stored(failing_edges=True), "wrong: it differs"),
         (_Stored(verified=False), "sanitizer: a race"),
+        (_Stored(verified=None), "it is not verified at B=1 H=2 S=64 D=64 (sanitizer: a race)"),
     ],
 )
 def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored, why: str) -> None:
-    """A wrong result at a held-out shape or at an edge, or a finding, removes the program; the reason is kept."""
+    """A wrong result at a held-out shape or at an edge, or no verification, removes the program; the reason is kept."""
     work = _selection(stored)
     chosen, variants, tree = work.choose()
     assert [variant.config["LENGTH"] for variant in variants] == ["static"]
