@@ -110,7 +110,8 @@ class Comparison:
     """The steps for one kernel and one list of problems, with their state on disk."""
 
     def __init__(self, folder: Path, given: argparse.Namespace) -> None:
-        self._given, self._kernel, self._deadline = given, given.kernel, time.monotonic() + given.seconds
+        self._given, self._kernel = given, given.kernel
+        self._deadline: float = time.monotonic() + given.seconds
         list_name = given.kernel + ("-named" if given.named else "-small" if given.small else "")
         problems = NAMED[given.kernel] if given.named else drawn(given.kernel, small=given.small)
         limit = {"trials": 3} if given.small else {"budget": given.each}
