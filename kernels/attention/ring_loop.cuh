@@ -96,11 +96,20 @@ struct Turn {
   }
 };
 
+/// Returns the steps in which a warpgroup's rows have visible keys, at least one: under a causal mask, the rows of the first
+/// warpgroups of a block see fewer keys than the last row of the block, and rows past the end need no keys.
+__device__ __forceinline__ int own_steps(int steps, int first_row, int length) {
+  if constexpr (!CAUSAL && !ROW_TAIL) return steps;
+  if (first_row >= length) return 1;
+  return CAUSAL ? min(steps, ceil_div(first_row + 64, TILE_KEYS)) : steps;
+}
+
 /// Processes the keys of one task: scores, softmax with the running reference, output.
 __device__ __forceinline__ void process_task(Ring& keys, Ring& values, const Exchange& query, const Query& q, Rows& rows,
                                              int first_row, int length, float scale, const Turn& turn,
                                              const ThreadCoord& at) {
-  const int steps = steps_of(0, first_row, length);
+  const int block_steps = steps_of(0, first_row, length);
+  const int steps = own_steps(block_steps, first_row + 64 * static_cast<int>(turn.group), length);
   Scores s;
   StepProbabilities p;
   rows.reset();
@@ -145,6 +154,11 @@ __device__ __forceinline__ void process_task(Ring& keys, Ring& values, const Exc
   wgmma_wait_group<0>();
   pin_accumulators(rows.output[0]);
   values.release(at.lane);
+  for (int step = steps; step < block_steps; ++step) {  // the other warpgroups' steps
+    keys.wait(), values.wait();
+    turn.wait(), turn.pass();
+    keys.release(at.lane), values.release(at.lane);
+  }
   reduce_row_sums(rows);
 }
 
