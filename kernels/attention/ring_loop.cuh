@@ -17,6 +17,7 @@ constexpr int GROUP_BARRIER = 1, TURN_BARRIER = GROUP_BARRIER + GROUPS;  // name
 /// Tensor maps of rows in panels of 64 columns: coordinates are the column, the row, the panel and the head.
 struct Maps {
   const TensorMap &q, &k, &v, &o;
+  float* partials;  // parts of divided tasks
 };
 
 /// A pair of barriers of a tile: its bytes have come (`full`), and all warps that compute have read it (`empty`).
@@ -73,40 +74,39 @@ struct Ring {
 /// block gets the same number of their steps, in the order of the tasks. Under a causal mask, all tasks are divided.
 template <typename Work>
 __device__ __forceinline__ void for_each_piece(int heads, int length, const Work& work) {
-  const int blocks = ceil_div(length, TILE_ROWS), grid = gridDim.x, tasks = heads * blocks;
+  const int blocks = ceil_div(length, TILE_ROWS);
   const auto first_row = [&](int index) { return row_block(index, blocks) * TILE_ROWS; };
   const auto steps_at = [&](int index) { return steps_of(0, first_row(index), length); };
-  if constexpr (!DIVIDED) {
-    for_each_task(heads, blocks, [&](int head, int index) { work(Piece{head, first_row(index), 0, steps_at(index)}); });
-    return;
-  }
-  const int whole = CAUSAL ? 0 : tasks - tasks % grid;
-  int task = blockIdx.x, first = 0, unit = 0, end = 0, share = 1;  // units are steps of divided tasks
-  for (bool dividing = false;;) {
-    if (!dividing && task >= whole) {
-      dividing = true;
-      int units = (tasks - whole) * steps_at(0);
-      if constexpr (CAUSAL) {
-        units = 0;
-        for (int i = 0; i < blocks; ++i) units += heads * steps_at(i);
+  if constexpr (DIVIDED) {
+    const int grid = gridDim.x, tasks = heads * blocks, whole = CAUSAL ? 0 : tasks - tasks % grid;
+    int task = blockIdx.x, first = 0, unit = 0, end = 0, share = 1;  // units are steps of divided tasks
+    bool dividing = false;
+    do {
+      if (!dividing && task >= whole) {
+        dividing = true;
+        int units = (tasks - whole) * steps_at(0), index = 0;
+        if constexpr (CAUSAL) {
+          units = 0;
+          for (int i = 0; i < blocks; ++i) units += heads * steps_at(i);
+        }
+        share = ceil_div(units, grid), first = unit = blockIdx.x * share, end = min(units, unit + share);
+        if (unit >= end) break;
+        if constexpr (CAUSAL) {  // heads are the fast index
+          for (; first >= heads * steps_at(index); ++index) first -= heads * steps_at(index);
+        }
+        task = whole + index * heads + first / steps_at(index), first %= steps_at(index);
       }
-      share = ceil_div(units, grid), unit = blockIdx.x * share, end = min(units, unit + share);
-      if (unit >= end) return;
-      int index = 0;
-      first = unit;
-      if constexpr (CAUSAL)  // heads are the fast index
-        for (; first >= heads * steps_at(index); ++index) first -= heads * steps_at(index);
-      task = whole + index * heads + first / steps_at(index), first %= steps_at(index);
-    }
-    const int head = GRID_ORDER == GRID_ORDER_ROWS_FAST ? task / blocks : task % heads;
-    const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? task % blocks : task / heads, steps = steps_at(index);
-    const int last = dividing ? min(steps, first + end - unit) : steps;
-    const int begun = (unit - first) / share, ended = (unit - first + steps - 1) / share;  // blocks of the task
-    work(Piece{head, first_row(index), first, last, begun, dividing ? ended - begun + 1 : 1});
-    task += dividing ? 1 : grid;
-    if (dividing) unit += last - first;
-    first = 0;
-    if (dividing && unit >= end) return;
+      const int head = GRID_ORDER == GRID_ORDER_ROWS_FAST ? task / blocks : task % heads;
+      const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? task % blocks : task / heads, steps = steps_at(index);
+      const int last = dividing ? min(steps, first + end - unit) : steps;
+      const int begun = (unit - first) / share, ended = (unit - first + steps - 1) / share;  // blocks of the task
+      work(Piece{head, first_row(index), first, last, begun, dividing ? ended - begun + 1 : 1});
+      task += dividing ? 1 : grid;
+      unit += dividing ? last - first : 0;
+      first = 0;
+    } while (!dividing || unit < end);
+  } else {
+    for_each_task(heads, blocks, [&](int head, int index) { work(Piece{head, first_row(index), 0, steps_at(index)}); });
   }
 }
 
@@ -333,8 +333,8 @@ __device__ __forceinline__ void copy_output(const TensorMap& map, const Rows& ro
 }
 
 /// Computes all tasks of a warpgroup.
-__device__ __forceinline__ void compute_tasks(const Tensors& tensors, const Maps& maps, float* partials, u32 memory, int heads,
-                                              int length, float scale) {
+__device__ __forceinline__ void compute_tasks(const Tensors& tensors, const Maps& maps, u32 memory, int heads, int length,
+                                              float scale) {
   const ThreadCoord at;
   const u32 group = at.warp_m / 4;
   const Turn turn{group};
@@ -356,7 +356,7 @@ __device__ __forceinline__ void compute_tasks(const Tensors& tensors, const Maps
         process_rows_again({tensors.q + offset, tensors.k + offset, tensors.v + offset, nullptr}, rows, piece, length, scale, at);
     }
     if constexpr (DIVIDED) {
-      if (piece.pieces > 1 && !merge_pieces(rows, piece, partials, memory, at)) return;
+      if (piece.pieces > 1 && !merge_pieces(rows, piece, maps.partials, memory, at)) return;
     }
     copy_output(maps.o, rows, memory + (GROUPS + group) * ROWS_BYTES, piece.first_row, piece.head, at);
   });
@@ -376,7 +376,7 @@ attention_bulk(const Half* q, const Half* k, const Half* v, const __grid_constan
                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
                const __grid_constant__ TensorMap o_map, PARTIALS int heads, int seq_len, float scale_log2e) {
   extern __shared__ __align__(1024) unsigned char shared[];  // wgmma's swizzle repeats after 1024 bytes
-  const Maps maps{q_map, k_map, v_map, o_map};
+  const Maps maps{q_map, k_map, v_map, o_map, partials};
   const u32 memory = shared_address(shared);
   const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
   if (threadIdx.x == 0) {
@@ -394,6 +394,6 @@ attention_bulk(const Half* q, const Half* k, const Half* v, const __grid_constan
     if (threadIdx.x == CONSUMER_THREADS) load_tasks(maps, memory, heads, length);
   } else {
     if constexpr (LOAD_REGISTERS < COMPUTE_REGISTERS) registers_increase<COMPUTE_REGISTERS>();
-    compute_tasks({q, k, v, nullptr}, maps, partials, memory, heads, length, scale_log2e);
+    compute_tasks({q, k, v, nullptr}, maps, memory, heads, length, scale_log2e);
   }
 }
