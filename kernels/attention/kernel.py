@@ -346,7 +346,8 @@ CONSTRAINTS = (
                "more persistent blocks than tasks would have no work", wasteful=True),
     Constraint("pieces_have_work", lambda c, p: not divided(c) or AtMost(c.GRID_BLOCKS, divided_steps(c, p), "steps"),
                "each block takes a part of the tasks that do not fill all blocks", wasteful=True),
-    Constraint("pieces_are_counted", lambda c, p: not divided(c) or AtMost(divided_steps(c, p), 2**31 - 1, "steps"),
+    Constraint("pieces_are_counted", lambda c, p: not divided(c)
+               or AtMost(p.B * p.H * -(-p.S // tile_rows(c)) * total_steps(c, p), 2**31 - 1, "steps"),
                "the steps of divided tasks are counted with 32 bits"),
     Constraint("causal_tasks_divide_by_heads",
                lambda c, p: not (divided(c) and p.causal) or c["GRID_ORDER"] == "heads_fast",

@@ -25,6 +25,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import helpers_path  # noqa: F401 (finds the helpers)
+from paths import ROOT
+
 from evokern.analysis.candidates import TrialUnderTest, device_for, evaluate, running_device, trial_under_test
 from evokern.api import FACTORIES
 from evokern.device.contract import MeasuresRounds
@@ -188,7 +191,7 @@ class Comparison:
             os.environ[key] = str(self._folder / value) if key.endswith("DIR") else value
         if "compiled" not in self._found:
             classes = {re.split("D=|layout=", one.problem)[-1]: one.problem for one in self._planned}
-            words = [sys.executable, "-c", CALL, str(Path(__file__).parent), str(find_kernel_folder(self._kernel))]
+            words = [sys.executable, "-c", CALL, str(ROOT / "tests/scripts"), str(find_kernel_folder(self._kernel))]
             calls = [
                 subprocess.Popen([*words, one], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                 for one in classes.values()
