@@ -500,6 +500,7 @@ def flashinfer(p, t):
 
 WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart"}
 RINGS = {"PATH": "bulk", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart", "SCHEDULE": "persistent"}
+SMALL_BLOCKS = {**RINGS, "GROUPS": 1, "TURNS": "free"}
 STARTING_POINTS = (
     # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
     # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). RESCALE=restart is fastest
@@ -507,21 +508,21 @@ STARTING_POINTS = (
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
-    # The bulk path: two or three warpgroups for many rows; one block for each task, if there are few; three small
-    # blocks for short rows of D = 64 under a causal mask.
+    # The bulk path: two or three warpgroups for many rows, small steps for D = 128; heads first under a causal mask;
+    # divided tasks, if some blocks would have no work in the last round; small blocks for short rows; and one block for
+    # each task, if there are few.
+    {**RINGS, "TILE_N": 144},
     {**RINGS, "TILE_N": 128},
-    {**RINGS, "TILE_N": 128, "GROUPS": 3},
     {**RINGS, "TILE_N": 128, "GRID_ORDER": "heads_fast"},
-    {**RINGS, "TILE_N": 64, "GROUPS": 3, "GRID_ORDER": "heads_fast"},
-    {
-        **RINGS,
-        "TILE_N": 64,
-        "GROUPS": 1,
-        "TURNS": "free",
-        "MIN_BLOCKS": 3,
-        "GRID_BLOCKS": 396,
-        "GRID_ORDER": "heads_fast",
-    },
+    {**RINGS, "TILE_N": 128, "GROUPS": 3, "GRID_ORDER": "heads_fast"},
+    {**RINGS, "TILE_N": 128, "GROUPS": 3},
+    {**RINGS, "TILE_N": 64, "GROUPS": 3, "STAGES": 3},
+    {**RINGS, "TILE_N": 64, "GROUPS": 3, "STAGES": 3, "GRID_ORDER": "heads_fast"},
+    {**RINGS, "TILE_N": 128, "TAIL": "divided"},
+    {**RINGS, "TILE_N": 128, "TAIL": "divided", "GRID_ORDER": "heads_fast"},
+    {**SMALL_BLOCKS, "TILE_N": 160, "MIN_BLOCKS": 2, "GRID_BLOCKS": 264},
+    {**SMALL_BLOCKS, "TILE_N": 64, "MIN_BLOCKS": 3, "GRID_BLOCKS": 396, "GRID_ORDER": "heads_fast"},
+    {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 3, "SCHEDULE": "one_task"},
     {**RINGS, "TILE_N": 112, "GROUPS": 3, "SCHEDULE": "one_task"},
 )
 """Default choices of other attention kernels, and the fastest of the bulk path, combined with RESCALE=restart."""
