@@ -103,7 +103,7 @@ GENES = (
     Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor to keep in L2 (launch attribute)",
              relieves=("memory", "tensor")),
     Mutation("TAIL", ("whole", "divided"), when={**BULK, "SCHEDULE": ("persistent",)},
-             doc="tasks that do not fill all blocks: whole, or divided along the keys (with a causal mask, all tasks)",
+             doc="tasks that do not fill all blocks: whole, or divided along the keys",
              relieves={"latency": 2, "tensor": 1}),
     Mutation("TURNS", ("alternate", "free"), when=BULK,
              doc="warpgroups alternate between products and exponentials, or run independently",
@@ -262,11 +262,7 @@ def divided(c):
 
 def divided_steps(c, p):
     """Return the number of steps that persistent blocks divide."""
-    blocks, steps = -(-p.S // tile_rows(c)), total_steps(c, p)
-    if p.causal:
-        ends = (min(p.S, (row + 1) * tile_rows(c)) for row in range(blocks))
-        return p.B * p.H * sum(-(-end // tile_keys(c)) for end in ends)
-    return p.B * p.H * blocks % c.GRID_BLOCKS * steps
+    return p.B * p.H * -(-p.S // tile_rows(c)) % c.GRID_BLOCKS * total_steps(c, p)
 
 
 def shared_bytes(c, p):
@@ -346,12 +342,8 @@ CONSTRAINTS = (
                "more persistent blocks than tasks would have no work", wasteful=True),
     Constraint("pieces_have_work", lambda c, p: not divided(c) or AtMost(c.GRID_BLOCKS, divided_steps(c, p), "steps"),
                "each block takes a part of the tasks that do not fill all blocks", wasteful=True),
-    Constraint("pieces_are_counted", lambda c, p: not divided(c)
-               or AtMost(p.B * p.H * -(-p.S // tile_rows(c)) * total_steps(c, p), 2**31 - 1, "steps"),
-               "the steps of divided tasks are counted with 32 bits"),
-    Constraint("causal_tasks_divide_by_heads",
-               lambda c, p: not (divided(c) and p.causal) or c["GRID_ORDER"] == "heads_fast",
-               "a block finds its steps by their number for all heads (GRID_ORDER=heads_fast)"),
+    Constraint("divided_tasks_are_alike", lambda c, p: not divided(c) or not p.causal,
+               "under a causal mask, tasks have different numbers of steps"),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
                "without a causal mask all row blocks have the same work", wasteful=True),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c["LENGTH"] != "runtime" and not p.causal),
@@ -508,21 +500,24 @@ STARTING_POINTS = (
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
-    # The bulk path: two or three warpgroups for many rows, small steps for D = 128; heads first under a causal mask;
+    # The bulk path: two or three warpgroups for many rows, with small steps for D = 128; heads first under a causal mask;
     # divided tasks, if some blocks would have no work in the last round; small blocks for short rows; and one block for
     # each task, if there are few.
     {**RINGS, "TILE_N": 144},
     {**RINGS, "TILE_N": 128},
     {**RINGS, "TILE_N": 128, "GRID_ORDER": "heads_fast"},
-    {**RINGS, "TILE_N": 128, "GROUPS": 3, "GRID_ORDER": "heads_fast"},
     {**RINGS, "TILE_N": 128, "GROUPS": 3},
+    {**RINGS, "TILE_N": 128, "GROUPS": 3, "GRID_ORDER": "heads_fast"},
+    {**RINGS, "TILE_N": 80, "GROUPS": 3},
     {**RINGS, "TILE_N": 64, "GROUPS": 3, "STAGES": 3},
     {**RINGS, "TILE_N": 64, "GROUPS": 3, "STAGES": 3, "GRID_ORDER": "heads_fast"},
-    {**RINGS, "TILE_N": 128, "TAIL": "divided"},
-    {**RINGS, "TILE_N": 128, "TAIL": "divided", "GRID_ORDER": "heads_fast"},
+    {**RINGS, "TILE_N": 64, "GROUPS": 3, "TAIL": "divided"},
     {**SMALL_BLOCKS, "TILE_N": 160, "MIN_BLOCKS": 2, "GRID_BLOCKS": 264},
+    {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 2, "GRID_BLOCKS": 264, "GRID_ORDER": "heads_fast"},
     {**SMALL_BLOCKS, "TILE_N": 64, "MIN_BLOCKS": 3, "GRID_BLOCKS": 396, "GRID_ORDER": "heads_fast"},
+    {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 2, "SCHEDULE": "one_task"},
     {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 3, "SCHEDULE": "one_task"},
+    {**RINGS, "TILE_N": 80, "SCHEDULE": "one_task"},
     {**RINGS, "TILE_N": 112, "GROUPS": 3, "SCHEDULE": "one_task"},
 )
 """Default choices of other attention kernels, and the fastest of the bulk path, combined with RESCALE=restart."""

@@ -71,40 +71,28 @@ struct Ring {
 };
 
 /// Calls work(piece) for each piece of this block. With DIVIDED, tasks that do not fill all blocks are divided into pieces: each
-/// block gets the same number of their steps, in the order of the tasks. Under a causal mask, all tasks are divided.
+/// block gets the same number of their steps, in the order of the tasks.
 template <typename Work>
 __device__ __forceinline__ void for_each_piece(int heads, int length, const Work& work) {
   const int blocks = ceil_div(length, TILE_ROWS);
   const auto first_row = [&](int index) { return row_block(index, blocks) * TILE_ROWS; };
   const auto steps_at = [&](int index) { return steps_of(0, first_row(index), length); };
   if constexpr (DIVIDED) {
-    const int grid = gridDim.x, tasks = heads * blocks, whole = CAUSAL ? 0 : tasks - tasks % grid;
-    int task = blockIdx.x, first = 0, unit = 0, end = 0, share = 1;  // units are steps of divided tasks
-    bool dividing = false;
-    do {
-      if (!dividing && task >= whole) {
-        dividing = true;
-        int units = (tasks - whole) * steps_at(0), index = 0;
-        if constexpr (CAUSAL) {
-          units = 0;
-          for (int i = 0; i < blocks; ++i) units += heads * steps_at(i);
-        }
-        share = ceil_div(units, grid), first = unit = blockIdx.x * share, end = min(units, unit + share);
-        if (unit >= end) break;
-        if constexpr (CAUSAL) {  // heads are the fast index
-          for (; first >= heads * steps_at(index); ++index) first -= heads * steps_at(index);
-        }
-        task = whole + index * heads + first / steps_at(index), first %= steps_at(index);
-      }
+    const int grid = gridDim.x, steps = steps_at(0), tasks = heads * blocks, whole = tasks - tasks % grid;
+    const int units = (tasks - whole) * steps, share = ceil_div(units, grid);  // units are steps of divided tasks
+    int task = blockIdx.x, first = 0, unit = blockIdx.x * share;
+    const int end = min(units, unit + share);
+    for (bool dividing = false; dividing ? unit < end : task < whole || unit < end;) {
+      if (!dividing && task >= whole) dividing = true, task = whole + unit / steps, first = unit % steps;
       const int head = GRID_ORDER == GRID_ORDER_ROWS_FAST ? task / blocks : task % heads;
-      const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? task % blocks : task / heads, steps = steps_at(index);
+      const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? task % blocks : task / heads;
       const int last = dividing ? min(steps, first + end - unit) : steps;
-      const int begun = (unit - first) / share, ended = (unit - first + steps - 1) / share;  // blocks of the task
-      work(Piece{head, first_row(index), first, last, begun, dividing ? ended - begun + 1 : 1});
-      task += dividing ? 1 : grid;
-      unit += dividing ? last - first : 0;
-      first = 0;
-    } while (!dividing || unit < end);
+      const int begun = dividing ? (unit - first) / share : 0;  // the first and the last block with a piece of the task
+      const int ended = dividing ? (unit - first + steps - 1) / share : 0;
+      work(Piece{head, first_row(index), first, last, begun, ended - begun + 1});
+      if (dividing) unit += last - first;
+      task += dividing ? 1 : grid, first = 0;
+    }
   } else {
     for_each_task(heads, blocks, [&](int head, int index) { work(Piece{head, first_row(index), 0, steps_at(index)}); });
   }

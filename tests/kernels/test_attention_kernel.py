@@ -107,9 +107,9 @@ def test_feasible_candidates_compile(chip, ways):
             BULK | PERSISTENT | {"GRID_ORDER": "heads_fast", "MIN_BLOCKS": 3},
         ),
         ("1,30,72,128", BULK | PERSISTENT | {"Q_LOCATION": "registers"}),
-        # Divided tasks: pieces inside a task, and rows without visible keys in a piece.
+        # Divided tasks, with pieces inside a task and pieces that end one; the second has whole tasks, too.
         ("1,3,200,64", BULK | PERSISTENT | {"TAIL": "divided"}),
-        ("1,12,136,64,causal=1", TURNS | PERSISTENT | {"TAIL": "divided", "GRID_ORDER": "heads_fast", "STATIC_SEQ": 0}),
+        ("1,31,100,64", BULK | PERSISTENT | {"TAIL": "divided", "GRID_ORDER": "heads_fast", "STATIC_SEQ": 0}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
