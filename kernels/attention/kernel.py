@@ -390,7 +390,7 @@ def launches(c, p):
         shape, strides = (heads, p.D // 64, p.S, 64), (p.S * p.D, 64, p.D)
         boxes = {"q": 64, "k": tile_keys(c), "v": tile_keys(c), "o": 64}
         maps = [TileMap(one, (1, p.D // 64, keys, 64), "128B", shape, strides) for one, keys in boxes.items()]
-        name, args = "attention_bulk", ["q", "k", "v", *maps, *(["partials"] if divided(c) else [])]
+        name, args = "attention_bulk", ["q", "k", "v", *maps, "partials"]
     return [
         Launch(
             name,
@@ -407,13 +407,13 @@ def launches(c, p):
 def tensors(p, c):
     """Return Q, K, V and O, each of shape [B, H, S, D], and a workspace for the pieces of divided tasks."""
     shape = (p.B, p.H, p.S, p.D)
-    partials = (2 * c.GRID_BLOCKS, c.GROUPS, p.D // 8 + 1, 512)
+    partials = (2 * c.GRID_BLOCKS, c.GROUPS, p.D // 8 + 1, 512) if divided(c) else (1,)
     return {
         "q": Tensor(p["dtype"], shape, large=8.0),
         "k": Tensor(p["dtype"], shape, large=8.0),
         "v": Tensor(p["dtype"], shape, large=1.0),
         "o": Tensor(p["dtype"], shape, "output"),
-        **({"partials": Tensor("f32", partials, "workspace")} if divided(c) else {}),
+        **({"partials": Tensor("f32", partials, "workspace")} if bulk(c) else {}),
     }
 
 
@@ -500,7 +500,7 @@ STARTING_POINTS = (
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
-    # The bulk path: two or three warpgroups for many rows, with small steps for D = 128; heads first under a causal mask;
+    # The bulk path: two or three warpgroups for many rows, small steps for D = 128; heads first under a causal mask;
     # divided tasks, if some blocks would have no work in the last round; small blocks for short rows; and one block for
     # each task, if there are few.
     {**RINGS, "TILE_N": 144},

@@ -352,17 +352,10 @@ __device__ __forceinline__ void compute_tasks(const Tensors& tensors, const Maps
   if (IN_TURN && group == 0) turn.wait();
 }
 
-#if TAIL == TAIL_DIVIDED
-#define PARTIALS float *partials,
-#else
-#define PARTIALS
-constexpr float* partials = nullptr;
-#endif
-
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 attention_bulk(const Half* q, const Half* k, const Half* v, const __grid_constant__ TensorMap q_map,
                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-               const __grid_constant__ TensorMap o_map, PARTIALS int heads, int seq_len, float scale_log2e) {
+               const __grid_constant__ TensorMap o_map, float* partials, int heads, int seq_len, float scale_log2e) {
   extern __shared__ __align__(1024) unsigned char shared[];  // wgmma's swizzle repeats after 1024 bytes
   const Maps maps{q_map, k_map, v_map, o_map, partials};
   const u32 memory = shared_address(shared);
