@@ -109,7 +109,7 @@ def test_feasible_candidates_compile(chip, ways):
         ("1,30,72,128", BULK | PERSISTENT | {"Q_LOCATION": "registers"}),
         # Divided tasks, with pieces inside a task and pieces that end one; the second has whole tasks, too.
         ("1,3,200,64", BULK | PERSISTENT | {"TAIL": "divided"}),
-        ("1,31,100,64", BULK | PERSISTENT | {"TAIL": "divided", "GRID_ORDER": "heads_fast", "STATIC_SEQ": 0}),
+        ("1,31,100,64", BULK | PERSISTENT | {"TAIL": "divided", "GRID_ORDER": "heads_fast", "LENGTH": "runtime"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
