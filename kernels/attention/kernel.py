@@ -102,6 +102,9 @@ GENES = (
              doc="every row block starts at the first key, or at a different key"),
     Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor to keep in L2 (launch attribute)",
              relieves=("memory", "tensor")),
+    Mutation("TAIL", ("whole", "divided"), when={**BULK, "SCHEDULE": ("persistent",)},
+             doc="tasks that do not fill all blocks: whole, or divided along the keys",
+             relieves={"latency": 2, "tensor": 1}),
     Mutation("TURNS", ("alternate", "free"), when=BULK,
              doc="warpgroups alternate between products and exponentials, or run independently",
              relieves=("tensor", "arithmetic")),
@@ -252,6 +255,16 @@ def score_row_bytes(c):
     return tile_keys(c) * (4 if c["SCORE_BUFFER"] == "float" else 2) + 16
 
 
+def divided(c):
+    """Return whether tasks that do not fill all blocks are divided along the keys."""
+    return bulk(c) and c["SCHEDULE"] == "persistent" and c["TAIL"] == "divided"
+
+
+def divided_steps(c, p):
+    """Return the number of steps that persistent blocks divide."""
+    return p.B * p.H * -(-p.S // tile_rows(c)) % c.GRID_BLOCKS * total_steps(c, p)
+
+
 def shared_bytes(c, p):
     """Return the bytes of dynamic shared memory: Q, the splits' memory, and references, sums or scores of rows."""
     rows = 8 * splits(c) if splits(c) > 1 else 0
@@ -259,7 +272,7 @@ def shared_bytes(c, p):
         rows = score_row_bytes(c) + 4 * p.D + 16 + 8
     if bulk(c):
         rows = 2 * p.D  # the output
-    barriers = 16 * (c.GROUPS + 2 * c.STAGES) * bulk(c)
+    barriers = 16 * (c.GROUPS + 2 * c.STAGES + divided(c)) * bulk(c)
     return tile_rows(c) * row_bytes(c, p) + splits(c) * split_bytes(c, p) + rows * tile_rows(c) + barriers
 
 
@@ -324,9 +337,13 @@ CONSTRAINTS = (
     Constraint("loaders_need_a_ring",
                lambda c: not loaders(c) or (not resident(c) and free_buffers(c) > 0),
                "loading warps need a ring with free buffers"),
-    Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task"
+    Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task" or divided(c)
                or AtMost(c.GRID_BLOCKS, p.B * p.H * -(-p.S // tile_rows(c)), "tasks"),
                "more persistent blocks than tasks would have no work", wasteful=True),
+    Constraint("pieces_have_work", lambda c, p: not divided(c) or AtMost(c.GRID_BLOCKS, divided_steps(c, p), "steps"),
+               "each block takes a part of the tasks that do not fill all blocks", wasteful=True),
+    Constraint("divided_tasks_are_alike", lambda c, p: not divided(c) or not p.causal,
+               "under a causal mask, tasks have different numbers of steps"),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
                "without a causal mask all row blocks have the same work", wasteful=True),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c["LENGTH"] != "runtime" and not p.causal),
@@ -373,7 +390,7 @@ def launches(c, p):
         shape, strides = (heads, p.D // 64, p.S, 64), (p.S * p.D, 64, p.D)
         boxes = {"q": 64, "k": tile_keys(c), "v": tile_keys(c), "o": 64}
         maps = [TileMap(one, (1, p.D // 64, keys, 64), "128B", shape, strides) for one, keys in boxes.items()]
-        name, args = "attention_bulk", ["q", "k", "v", *maps]
+        name, args = "attention_bulk", ["q", "k", "v", *maps, "partials"]
     return [
         Launch(
             name,
@@ -388,13 +405,15 @@ def launches(c, p):
 
 
 def tensors(p, c):
-    """Return Q, K, V and O, each of shape [B, H, S, D]."""
+    """Return Q, K, V and O, each of shape [B, H, S, D], and a workspace for the pieces of divided tasks."""
     shape = (p.B, p.H, p.S, p.D)
+    partials = (2 * c.GRID_BLOCKS, c.GROUPS, p.D // 8 + 1, 512) if divided(c) else (1,)
     return {
         "q": Tensor(p["dtype"], shape, large=8.0),
         "k": Tensor(p["dtype"], shape, large=8.0),
         "v": Tensor(p["dtype"], shape, large=1.0),
         "o": Tensor(p["dtype"], shape, "output"),
+        **({"partials": Tensor("f32", partials, "workspace")} if bulk(c) else {}),
     }
 
 
@@ -473,6 +492,7 @@ def flashinfer(p, t):
 
 WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart"}
 RINGS = {"PATH": "bulk", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart", "SCHEDULE": "persistent"}
+SMALL_BLOCKS = {**RINGS, "GROUPS": 1, "TURNS": "free"}
 STARTING_POINTS = (
     # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
     # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). RESCALE=restart is fastest
@@ -480,21 +500,24 @@ STARTING_POINTS = (
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
-    # The bulk path: two or three warpgroups for many rows; one block for each task, if there are few; three small
-    # blocks for short rows of D = 64 under a causal mask.
+    # The bulk path: two or three warpgroups for many rows, small steps for D = 128; heads first under a causal mask;
+    # divided tasks, if some blocks would have no work in the last round; small blocks for short rows; and one block for
+    # each task, if there are few.
+    {**RINGS, "TILE_N": 144},
     {**RINGS, "TILE_N": 128},
-    {**RINGS, "TILE_N": 128, "GROUPS": 3},
     {**RINGS, "TILE_N": 128, "GRID_ORDER": "heads_fast"},
-    {**RINGS, "TILE_N": 64, "GROUPS": 3, "GRID_ORDER": "heads_fast"},
-    {
-        **RINGS,
-        "TILE_N": 64,
-        "GROUPS": 1,
-        "TURNS": "free",
-        "MIN_BLOCKS": 3,
-        "GRID_BLOCKS": 396,
-        "GRID_ORDER": "heads_fast",
-    },
+    {**RINGS, "TILE_N": 128, "GROUPS": 3},
+    {**RINGS, "TILE_N": 128, "GROUPS": 3, "GRID_ORDER": "heads_fast"},
+    {**RINGS, "TILE_N": 80, "GROUPS": 3},
+    {**RINGS, "TILE_N": 64, "GROUPS": 3, "STAGES": 3},
+    {**RINGS, "TILE_N": 64, "GROUPS": 3, "STAGES": 3, "GRID_ORDER": "heads_fast"},
+    {**RINGS, "TILE_N": 64, "GROUPS": 3, "TAIL": "divided"},
+    {**SMALL_BLOCKS, "TILE_N": 160, "MIN_BLOCKS": 2, "GRID_BLOCKS": 264},
+    {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 2, "GRID_BLOCKS": 264, "GRID_ORDER": "heads_fast"},
+    {**SMALL_BLOCKS, "TILE_N": 64, "MIN_BLOCKS": 3, "GRID_BLOCKS": 396, "GRID_ORDER": "heads_fast"},
+    {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 2, "SCHEDULE": "one_task"},
+    {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 3, "SCHEDULE": "one_task"},
+    {**RINGS, "TILE_N": 80, "SCHEDULE": "one_task"},
     {**RINGS, "TILE_N": 112, "GROUPS": 3, "SCHEDULE": "one_task"},
 )
 """Default choices of other attention kernels, and the fastest of the bulk path, combined with RESCALE=restart."""

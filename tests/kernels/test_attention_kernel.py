@@ -107,6 +107,9 @@ def test_feasible_candidates_compile(chip, ways):
             BULK | PERSISTENT | {"GRID_ORDER": "heads_fast", "MIN_BLOCKS": 3},
         ),
         ("1,30,72,128", BULK | PERSISTENT | {"Q_LOCATION": "registers"}),
+        # Divided tasks, with pieces inside a task and pieces that end one; the second has whole tasks, too.
+        ("1,3,200,64", BULK | PERSISTENT | {"TAIL": "divided"}),
+        ("1,31,100,64", BULK | PERSISTENT | {"TAIL": "divided", "GRID_ORDER": "heads_fast", "LENGTH": "runtime"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
@@ -280,6 +283,9 @@ def _launched(kernel, problem, choices, magnitude=1, broken_row=None):
     bits = {name: tensor.view(torch.int16).numpy() for name, tensor in inputs.items()}
     buffers = {name: memory.allocate(name, array, writable=False) for name, array in bits.items()}
     buffers["o"] = memory.allocate("o", np.full(shape, -1, np.int16), initialised=False)  # NaN of either type
+    for name, tensor in kernel.workload.tensors(p, config).items():
+        if tensor.role == "workspace":
+            buffers[name] = memory.allocate(name, np.full(tensor.shape, np.nan, np.float32), initialised=False)
     (launch,) = launches_of(kernel, config, p)
     result = simt.launch(
         simt.parse(program.ptx),

@@ -27,7 +27,7 @@ PROBLEMS = {
     "attention_fp8": ("2,8,512,64", "1,2,72,64,causal=1,dtype=u8", "300,300,300,128,dtype=u8", "1,1,1,128,causal=1"),
 }
 ALWAYS = {
-    "attention": {"resident_needs_static_length"},
+    "attention": {"resident_needs_known_steps"},
     "rmsnorm": {"whole_warps", "whole_rows", "next_row", "ring"},
     "matmul": {"mma_depth", "ring"},
 }

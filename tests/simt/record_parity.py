@@ -1,6 +1,6 @@
 """The parity kernels as a GPU runs them; run as a script on a machine with an H200, it records what they answer there.
 
-    python tests/scripts/record_parity.py
+    PYTHONPATH=tests/helpers python tests/simt/record_parity.py
 
 writes `data/parity/h200.json`: a hash of every row that a GPU must reproduce bit by bit.
 """
@@ -11,7 +11,6 @@ import json
 import tempfile
 from pathlib import Path
 
-import helpers_path  # noqa: F401 (finds the helpers)
 from gpu_launcher import Job, launch_all
 from parity_tools import PARITY, Case, cases, fingerprint, program_of
 
