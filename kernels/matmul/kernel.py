@@ -417,6 +417,8 @@ def pieces(c):
 
 def block_rows(c, p):
     """Return the rows for which a block of the skinny path has sums: M, or a power of two."""
+    if not skinny(c):
+        return 0
     if c["EXTENT"] == "exact":
         return p.M
     least = 8 if c["PRODUCTS"] == "mma" else 1
@@ -449,11 +451,11 @@ def macros(c, p):
     """Return the problem and the sizes, which kernel.cu and skinny.cuh describe."""
     (a_rows, a_pitch), (b_rows, b_pitch) = stored_tiles(c, p)
     shape = (p.M, p.N, p.K) if shape_compiled(c) else (0, 0, 0)
-    if skinny(c):
-        shape = block_rows(c, p), p.N if c["EXTENT"] == "exact" else 0, p.K
+    if c["EXTENT"] == "padded":
+        shape = 0, 0, p.K
     return {
         "BF16": int(p["dtype"] == "bf16"), "NT": int(transposed(p)),
-        **dict(zip(("ROWS_A", "COLUMNS_B", "DEPTH_A"), shape, strict=True)),
+        **dict(zip(("ROWS_A", "COLUMNS_B", "DEPTH_A"), shape, strict=True)), "BLOCK_ROWS": block_rows(c, p),
         "THREADS": compute_threads(c), "PRODUCER_THREADS": producer_threads(c), "STORE_THREADS": store_threads(c),
         "ALL_THREADS": threads(c), "LOADERS": loaders(c), "IN_FLIGHT": in_flight(c),
         "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,

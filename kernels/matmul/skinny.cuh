@@ -22,7 +22,7 @@
 // With EXTENT=exact, the shape is a compile-time constant, so that distances between loads are immediates and missing tails
 // cost nothing. With EXTENT=padded, only K and a power of two of rows are, so that one program runs all M up to it and all N.
 constexpr bool EXACT = EXTENT == EXTENT_EXACT;
-constexpr int BLOCK_ROWS = ROWS_A, K = DEPTH_A;
+constexpr int K = DEPTH_A;
 struct Extent {
   int rows, columns;
   __device__ __forceinline__ int m() const { return EXACT ? ROWS_A : rows; }
