@@ -20,7 +20,7 @@ from evokern.declaration.header.rules import HELPERS, rules
 from evokern.declaration.header.text import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import GENERATED
-from evokern.declaration.state import State
+from evokern.declaration.tensor import State
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
 from evokern.escaping import in_comment
 

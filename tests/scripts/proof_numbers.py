@@ -41,8 +41,7 @@ from evokern.device.sim.arguments import draw_buffers
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS
-from evokern.study.discovery import load_kernel
-from evokern.study.trust import remember_trust
+from evokern.study.discovery import load_kernel, remember_trust
 
 CHIP = CHIPS["h100"]
 PROBLEMS = {

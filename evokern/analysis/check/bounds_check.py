@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evokern.analysis.check.folder import Results
-from evokern.analysis.check.reference_check import computed, inputs_of, workload_tensors
+from evokern.analysis.check.folder import Results, computed, inputs_of, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.study.settings import GateSettings, InputSet
 

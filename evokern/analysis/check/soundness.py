@@ -14,15 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from evokern.analysis.check.declared_functions import slow_function, varying_function
-from evokern.analysis.check.folder import MOST_SMALL_BYTES, SAMPLE, Folder, Results, known_problems, problem_bytes
-from evokern.analysis.check.paths_check import loops_and_branches
-from evokern.analysis.check.reference_check import (
+from evokern.analysis.check.declaration import slow_function, varying_function
+from evokern.analysis.check.folder import (
     MAX_RELATIVE_DIFFERENCE,
+    MOST_SMALL_BYTES,
+    SAMPLE,
+    Folder,
+    Results,
     compare_with_cpp,
+    known_problems,
+    problem_bytes,
     python_reference,
     workload_tensors,
 )
+from evokern.analysis.check.paths_check import loops_and_branches
 from evokern.analysis.check.rounding import rounding
 from evokern.analysis.check.simulated_run import check_small_problems, grid, own_problem, simulated_run
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
@@ -252,9 +257,8 @@ def _compiles(folder: Folder) -> Results:
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
     """Return the compile target, whether the default candidate compiles for it, and a detail text."""
     from evokern.compile.device_code import compile_device_code
-    from evokern.compile.messages import needs_later_architecture
     from evokern.compile.occupancy import launch_excess
-    from evokern.compile.records import CompileFailure
+    from evokern.compile.records import CompileFailure, needs_later_architecture
 
     kernel, default = folder.kernel, folder.kernel.space.default()
     chip = _chip_for(architecture)

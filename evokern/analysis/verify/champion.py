@@ -10,7 +10,7 @@ import torch
 
 from evokern.analysis.verify.stages import ALGEBRA_S, algebra_stage, fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.declaration.bounds.strict import judged_in
+from evokern.declaration.bounds.rounded import judged_in
 from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.search.champion import VerifierSettings, VerifyJob
 
