@@ -136,12 +136,8 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def _name(kind: str) -> str:
-    return kind.replace("_", " ")
-
-
 def _listed(kinds: Sequence[str]) -> str:
-    names = [_name(kind) for kind in kinds]
+    names = [kind.replace("_", " ") for kind in kinds]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -120,7 +120,7 @@ def compare_with_cpp(kernel: Kernel, expected: Mapping[Problem, Mapping[str, tor
         worst = 0.0
         for problem, results in expected.items():
             tensors = workload_tensors(kernel, problem)
-            inputs, outputs = _inputs(tensors), _outputs(tensors)
+            inputs, outputs = [name for name, tensor in tensors.items() if tensor.given], _outputs(tensors)
             numbers = reference_arguments(kernel, problem)
             # Numbers and sizes are command-line arguments, so that one program serves every problem.
             binary = work / f"main_{len(numbers)}_{len(inputs)}_{len(outputs)}"
@@ -137,10 +137,6 @@ def compare_with_cpp(kernel: Kernel, expected: Mapping[Problem, Mapping[str, tor
             _run([str(binary), *map(str, (*numbers, *sizes))], "crashed", work)
             worst = max([worst, *(_difference(work, outputs.index(name), wanted) for name, wanted in results.items())])
         return worst
-
-
-def _inputs(tensors: Mapping[str, Tensor]) -> list[str]:
-    return [name for name, tensor in tensors.items() if tensor.given]
 
 
 def _outputs(tensors: Mapping[str, Tensor]) -> list[str]:

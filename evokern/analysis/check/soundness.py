@@ -38,7 +38,7 @@ from evokern.declaration.render import macros, read_source, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError
 from evokern.events import step
 from evokern.files import is_file
-from evokern.hardware.profiles import CHIPS, Profile
+from evokern.hardware.profiles import CHIPS
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
 from evokern.wording import changed_genes_text, count_noun, count_verb, in_gib, stage_label
@@ -237,10 +237,6 @@ def _starting_points(folder: Folder) -> Results:
         yield True, f"{count_noun(len(good), 'starting point')}: {'; '.join(good)}"
 
 
-def _chip_for(architecture: str) -> Profile:
-    return next(chip for chip in CHIPS.values() if chip.architecture == architecture)
-
-
 def _compiles(folder: Folder) -> Results:
     """Check that the default candidate compiles for every architecture on which it is feasible."""
     failures: dict[tuple[bool | None, str], list[str]] = {}
@@ -261,7 +257,7 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     from evokern.compile.records import CompileFailure, needs_later_architecture
 
     kernel, default = folder.kernel, folder.kernel.space.default()
-    chip = _chip_for(architecture)
+    chip = next(chip for chip in CHIPS.values() if chip.architecture == architecture)
     possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
     if not possible:
         return architecture, None, "skipped: the default candidate is infeasible on this architecture"
