@@ -18,7 +18,6 @@ from evokern.cuda_source.specialize.statements import drop_unreferenced, entry_w
 from evokern.declaration.render import Rendered
 from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS, Profile
-from evokern.scaffold import reading
 from evokern.scaffold.buffers import block_of
 from evokern.scaffold.genes.confirm import whole_quotients, with_rules
 from evokern.scaffold.genes.tunables import device_uses, find_tunables
@@ -32,7 +31,7 @@ from evokern.scaffold.stated.sizes import commented_sizes
 _PROBE = "\ntemplate <class evokern_T> __global__ void evokern_type() {}\n"
 
 
-def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profile) -> dict[str, str]:
+def resolved_types(source: str, names: Iterable[str], options: Sequence[str], chip: Profile) -> dict[str, str]:
     """Return the actual types that type names of a source stand for, for example `__nv_bfloat16` for `floatX`.
 
     Args:
@@ -216,7 +215,7 @@ def _types(function: KernelFunction, instance: Instantiation, text: str, options
     found = instance.types
     unknown = {found.get(p.base, p.base) for p in function.parameters}
     unknown = {name for name in unknown if name not in ELEMENT_TYPES}
-    resolved = next(filter(None, (reading.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
+    resolved = next(filter(None, (resolved_types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
 

@@ -215,7 +215,7 @@ def test_progress_is_told_for_each_repeat() -> None:
     seen: list[tuple[int, int, str]] = []
 
     def keep(done: int, total: int, repeat: Repeat) -> None:
-        seen.append((done, total, results.sampler))
+        seen.append((done, total, repeat.sampler))
 
     replay(SMALL, samplers=("random", "grid"), trials=4, repeats=2, on_repeat=keep)
     assert seen == [(1, 4, "random"), (2, 4, "random"), (3, 4, "grid"), (4, 4, "grid")]
