@@ -38,7 +38,7 @@ from evokern.tuning.options import KernelTunerArguments, TuneOptions
 
 FACTORIES = WorkerFactories(
     diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
-    verifier="evokern.analysis.verify.champion:ChampionWorker",
+    verifier="evokern.analysis.verify.stages:ChampionWorker",
 )
 """Workers that diagnose crashes and hangs and that verify champions; only worker processes import them."""
 
