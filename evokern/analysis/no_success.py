@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evokern.compile.failure_cause import Cause, shared_cause
 from evokern.declaration.as_data.words import call_words
@@ -16,6 +16,8 @@ from evokern.wording import command, count_noun, limit_name
 
 if TYPE_CHECKING:
     from evokern.store import StudyRecord
+
+Default = TypeVar("Default", float, None)
 
 
 def stop_text(trials: Sequence[Trial]) -> str:
@@ -101,7 +103,7 @@ def tolerance_shares(trial: Trial) -> dict[str, float]:
     for report in trial.evaluation.gate.values():
         shares = report.get("checks", {}).get("of_tolerance", {}) if isinstance(report, Mapping) else {}
         for kind, share in shares.items():
-            value = _number(share)
+            value = _number(share, math.nan)
             # A comparison with NaN is false, so NaN stays.
             found[kind] = value if not value <= found.get(kind, -1.0) else found[kind]
     return found
@@ -114,7 +116,7 @@ def _resources(tried: Sequence[Trial]) -> Iterator[str]:
         if trial.outcome is Outcome.OVER_RESOURCES:
             over[str(trial.evaluation.evidence["constraint"])].append(trial.evaluation.evidence)
     for constraint, evidence in sorted(over.items(), key=lambda pair: -len(pair[1])):
-        needed = [_number(one["needed"]) for one in evidence]
+        needed = [_number(one["needed"], math.nan) for one in evidence]
         least, most = min(needed), max(needed)
         need = f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
         unit = evidence[0].get("unit") or ""
@@ -125,15 +127,8 @@ def _resources(tried: Sequence[Trial]) -> Iterator[str]:
             if whole
             else "a Constraint in kernel.py rejects them before the compile"
         )
-        limit = f"{_number(evidence[0]['available']):,g}"
+        limit = f"{_number(evidence[0]['available'], math.nan):,g}"
         yield f"{who} {constraint}: needs {need}{' ' * bool(unit)}{unit}, limit {limit}; {remedy}"
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def _listed(kinds: Sequence[str]) -> str:
@@ -241,14 +236,14 @@ def is_narrow_miss(evidence: Mapping[str, Any]) -> bool:
     """
     if evidence["check"] == "margin":
         return True
-    got, expected = _shown_number(evidence.get("got")), _shown_number(evidence.get("expected"))
+    got, expected = _number(evidence.get("got"), None), _number(evidence.get("expected"), None)
     rounding = ROUNDING.get(str(evidence.get("dtype")), LEAST_ROUNDING)
     if got is not None and expected and abs(got - expected) <= rounding * abs(expected):
         return True
-    over, bad = _shown_number(evidence.get("over")), _shown_number(evidence.get("bad"))
+    over, bad = _number(evidence.get("over"), None), _number(evidence.get("bad"), None)
     if evidence["check"] != "tolerance" or over is None or over > NARROW_MISS_FACTOR:
         return False
-    elements = _shown_number(evidence.get("elements")) or 0.0
+    elements = _number(evidence.get("elements"), None) or 0.0
     return bad is None or bad <= max(FEW_ELEMENTS, FEW_SHARE * elements)
 
 
@@ -260,7 +255,7 @@ def _too_tight(trial: Trial) -> str:
 
 def _miss(trial: Trial) -> str:
     evidence = trial.evaluation.evidence
-    times = _shown_number(evidence.get("over")) or 0.0
+    times = _number(evidence.get("over"), None) or 0.0
     if evidence["check"] == "margin":
         return f"correct, but at {times:.3g} × the tolerance, which other inputs may exceed"
     limit = limit_name(evidence)
@@ -320,7 +315,7 @@ def _range_cause(evidence: Mapping[str, Any]) -> str:
     """Return the likely cause of an error on inputs of unusual size: an overflow only if the result shows one."""
     if evidence["input_set"] == "denormal":
         return "the handling of subnormal numbers, which --use_fast_math and -ftz=true replace by zero"
-    got = _shown_number(evidence.get("got"))
+    got = _number(evidence.get("got"), None)
     if got is None or not abs(got) < _LARGEST.get(str(evidence.get("dtype")), math.inf):
         return (
             "the range of values: large inputs fail with an infinity or NaN. If normal inputs pass, a sum may overflow "
@@ -332,8 +327,9 @@ def _range_cause(evidence: Mapping[str, Any]) -> str:
     )
 
 
-def _shown_number(value: object) -> float | None:
+def _number(value: object, other: Default) -> float | Default:
+    """Return a value as a number, or another value if it is none."""
     try:
-        return None if value is None else float(value)  # type: ignore[arg-type]
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return None
+        return other

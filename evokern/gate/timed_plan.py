@@ -268,7 +268,10 @@ class TimedCalls:
         old = bench.reference(self._index)
         given = bench.given(self._index)
         self._pieces = []
-        able = [name for name in given if _changeable(bench.tensors[name])]
+        able = [
+            name for name in given  # only elements that may change independently
+            if is_float((tensor := bench.tensors[name]).dtype) and tensor.draw is None and tensor.change == "elements"
+        ]  # fmt: skip
         showing = [name for name in able if bench.reach.get(name, 0) < len(_CHANGES)]
         name = showing[self._draw.integer(len(showing))] if showing and not self._still else ""
         for level in range(bench.reach.get(name, 0), len(_CHANGES)) if name else ():
@@ -436,11 +439,6 @@ class TimedCalls:
 
 def _copied(values: Mapping[Piece | str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
     return {key: value.clone() for key, value in values.items()}
-
-
-def _changeable(tensor: Tensor) -> bool:
-    """Return whether elements of an input may be changed independently."""
-    return is_float(tensor.dtype) and tensor.draw is None and tensor.change == "elements"
 
 
 def _elements(tensors: Mapping[str, torch.Tensor], piece: Piece) -> torch.Tensor:
