@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evokern.cluster import RayRequest
-from evokern.declaration.bounds.rounded import judged_in
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.feasibility import feasible_space
 from evokern.declaration.kernel import Kernel
 from evokern.device import Device

@@ -12,7 +12,7 @@ from pathlib import Path
 from evokern.compile.device_code import split_options
 from evokern.declaration.as_data.changes import newest_texts
 from evokern.declaration.as_data.declared import check_functions, content_of, data_of
-from evokern.declaration.bounds.rounded import judged_in
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import (
     OUTSIDE,

@@ -12,7 +12,7 @@ from paths import ROOT
 
 from evokern.declaration.bounds.derived import derived_bound, with_derived_bounds
 from evokern.declaration.bounds.propagation import ErrorPropagation
-from evokern.declaration.bounds.rounded import judged_in
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Kernel, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
 from evokern.study.discovery import load_kernel

@@ -15,7 +15,7 @@ from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.declaration.bounds.rounded import judged_in
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import (
     MAX_PROBLEMS,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from evokern.declaration.bounds.rounded import judged_in
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.device.contract import BaselineResult

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from evokern.declaration.bounds.rounded import judged_in
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import gate_problems
 from evokern.device.sim.jobs import SimSettings, Simulate

@@ -18,7 +18,7 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.pool import FOREIGN_MEMORY
 from evokern.compile.records import Built, CompileFailure
-from evokern.declaration.bounds.rounded import judged_in
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
