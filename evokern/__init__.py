@@ -22,8 +22,7 @@ from evokern.declaration.bounds import (
     Sum,
     SumOfProducts,
 )
-from evokern.declaration.bounds.attention import Attention
-from evokern.declaration.bounds.layer_norm import LayerNorm
+from evokern.declaration.bounds.attention import Attention, LayerNorm
 from evokern.declaration.foreign import Extent, ForeignSource, LaunchGeometry
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter, Relieves, Value, When
 from evokern.declaration.kernel import (
@@ -51,8 +50,7 @@ from evokern.declaration.kernel import (
 )
 from evokern.declaration.kernel_files import KernelContent, KernelFile
 from evokern.declaration.space import Predicate, Space
-from evokern.declaration.state import State
-from evokern.declaration.tensor import Role
+from evokern.declaration.tensor import Role, State
 from evokern.device import Answer, BaselineResult, Device, Request, StartReport, Task
 from evokern.device.contract import ExecutorState, StartStep
 from evokern.errors import EvokernError, UsageError

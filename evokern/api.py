@@ -38,7 +38,7 @@ from evokern.tuning.options import KernelTunerArguments, TuneOptions
 
 FACTORIES = WorkerFactories(
     diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
-    verifier="evokern.analysis.verify.champion:ChampionWorker",
+    verifier="evokern.analysis.verify.stages:ChampionWorker",
 )
 """Workers that diagnose crashes and hangs and that verify champions; only worker processes import them."""
 
@@ -175,7 +175,7 @@ def _tuned(call: _TuneCall, sampler: str | None, iterations: int | None = None) 
 
 def _failures(session: SessionResult) -> str:
     """Return why a search has no champion: the most common reasons and what the failures have in common."""
-    from evokern.analysis.wrong_trials import hints_of
+    from evokern.analysis.no_success import hints_of
     from evokern.report.trial_counts import reason_lines
     from evokern.store import open_readonly
 

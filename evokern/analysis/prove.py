@@ -10,12 +10,10 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.candidates import TrialUnderTest, trial_under_test
+from evokern.analysis.candidates import TrialUnderTest, chip_of, trial_under_test
 from evokern.analysis.check.folder import known_problems
 from evokern.analysis.sanitize.candidate import chip_for_architecture, few_rounds_remarks
-from evokern.analysis.sanitize.problems import small_or_given
-from evokern.analysis.sanitize.repeats import RepeatSearch, of_several_blocks
-from evokern.analysis.stored import chip_of
+from evokern.analysis.sanitize.repeats import RepeatSearch, of_several_blocks, small_or_given
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem

@@ -33,9 +33,8 @@ from evokern.cli._environment import (
     redirect_to_null,
 )
 from evokern.cli._options import option_parameters, with_current_names, with_whole_problem
-from evokern.cli._output import Output, crash_log
+from evokern.cli._output import Output, crash_log, escaping_streams
 from evokern.cli._silence import SILENCE
-from evokern.cli._terminal import escaping_streams
 from evokern.errors import EvokernError, UsageError
 from evokern.workers.shadowing import shadowing_advice
 

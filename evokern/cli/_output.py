@@ -1,4 +1,7 @@
-"""Output of a command: results on stdout, notes on stderr, and all messages in the log file."""
+"""Output of a command: results on stdout, notes on stderr, and all messages in the log file.
+
+Control characters are escaped in all printed text, because names and messages may come from untrusted files.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from evokern.cli._environment import redirect_to_null, shortened
 from evokern.cli._silence import SILENCE
-from evokern.cli._terminal import unwrapped
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
 from evokern.events import FIELDS
@@ -23,6 +25,44 @@ from evokern.files import why_not_own, write_text, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class _EscapingStream:
+    """Text stream that escapes control characters and writes the result to another stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text and return its length."""
+        self.stream.write(visible_lines(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def unwrapped(stream: TextIO) -> TextIO:
+    """Return the wrapped stream, for code that writes escape sequences and escapes all other text itself."""
+    return stream.stream if isinstance(stream, _EscapingStream) else stream
+
+
+@contextlib.contextmanager
+def escaping_streams() -> Iterator[None]:
+    """Replace stdout and stderr with escaping streams, as a second safeguard."""
+    before = sys.stdout, sys.stderr
+    # A stream that was closed before the start is None.
+    sys.stdout, sys.stderr = (stream and cast(TextIO, _EscapingStream(unwrapped(stream))) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
 
 LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
@@ -227,3 +267,19 @@ def crash_log(text: str) -> Path:
 def _state_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "evokern"
+
+
+def show_line(text: str = "", end: str = "\n") -> None:
+    """Print a line, or the first part of a line."""
+    print(visible(text), end=end)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; its columns are right-aligned, except the last one."""
+    header, rows = [visible(cell) for cell in header], [[visible(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
+    lines = []
+    for row in [header, *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return lines

@@ -10,10 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from evokern.cli._layout import ASCII, UNICODE, panel
-from evokern.cli._output import Output
+from evokern.cli._output import Output, unwrapped
 from evokern.cli._screen import LiveScreen
 from evokern.cli._silence import SILENCE
-from evokern.cli._terminal import unwrapped
 from evokern.progress import arm_texts, baseline_text, best_text, busy_text, spent_text, time_unit
 from evokern.wording import count_noun, counts, duration, microseconds, rejected_baselines_text
 

@@ -1,25 +1,25 @@
-"""Build a candidate: render, compile each distinct set of macros once, check resource limits, compute a fingerprint."""
+"""Build a candidate: render, compile each set of macros once, check resource limits, compute a fingerprint."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from evokern.compile.cache import CompileCache, default_cache, program_key
 from evokern.compile.device_code import compile_device_code
 from evokern.compile.elf import is_readable, parameter_sizes
 from evokern.compile.fingerprint import fingerprint
-from evokern.compile.launch_attributes import RESIDENT_GRID
 from evokern.compile.module_state import heap_evidence, module_variables
 from evokern.compile.nvrtc import all_options, compiler_version, virtual_architecture
-from evokern.compile.occupancy import cooperative_entries, launch_excess, resources
+from evokern.compile.occupancy import RESIDENT_GRID, cooperative_entries, launch_excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
+from evokern.cuda_source import CudaSource, Include
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SCALAR_BYTES, Baseline, Kernel, Launch, Problem, Scalar, Tensor, TileMap
-from evokern.declaration.outside_headers import outside_headers
+from evokern.declaration.kernel_files import outside_headers
 from evokern.declaration.render import Rendered, check_outside_headers, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, KernelError
 from evokern.hardware.profiles import Profile
@@ -237,3 +237,32 @@ def _refused(refusal: CompileFailure, spent: float) -> Evaluation:
     if refusal.line is not None:
         evidence |= {"file": refusal.file, "line": refusal.line}
     return Evaluation(Outcome.COMPILE_ERROR, evidence=evidence, compile_s=spent)
+
+
+_MARK = "evokern_include_"
+_REACHED = re.compile(rf"{_MARK}(\d+)\b")
+
+
+def active_includes(
+    source: CudaSource, asked: Iterable[Include], rendered: Rendered, chip: Profile
+) -> tuple[Include, ...]:
+    """Return those of some removed includes that the compiler reaches before it stops.
+
+    A warning directive is added after each include, and the compiler's log shows which warnings it reached.
+
+    Args:
+        source: a file with its headers; the includes are no longer in its device code.
+        asked: the includes.
+        rendered: the file's device code with its macros.
+        chip: chip to compile for.
+    """
+    wanted = tuple(asked)
+    if not wanted:
+        return ()
+    texts = {name: text.split("\n") for name, text in ({"": source.device_text} | dict(source.headers)).items()}
+    for number, include in enumerate(wanted):
+        texts[include.file][include.line - 1] += f"\n#warning {_MARK}{number}"
+    joined = {name: "\n".join(lines) for name, lines in texts.items()}
+    result = compile_to_ptx(replace(rendered, source=joined.pop(""), headers=joined), chip)
+    reached = {int(number) for number in _REACHED.findall(result.log)}
+    return tuple(include for number, include in enumerate(wanted) if number in reached)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from evokern.compile.isolated import compile_program
-from evokern.compile.messages import LAUNCHES
-from evokern.compile.records import CompileFailure, Program
-from evokern.cuda_source.collisions import Collision, collisions
+from evokern.compile.records import LAUNCHES, CompileFailure, Program
+from evokern.cuda_source.declarations import Collision, collisions
 from evokern.cuda_source.reader.reader import device_texts
-from evokern.declaration.kernel_files import GENERATED
-from evokern.declaration.outside_headers import searched_folders
+from evokern.declaration.kernel_files import GENERATED, searched_folders
 from evokern.declaration.render import Rendered
 from evokern.errors import EvokernError
 
@@ -181,3 +179,37 @@ def _same_file(name: str, reported: str) -> bool:
 
 def _line(text: str, number: int) -> Iterable[str]:
     return text.split("\n")[number - 1 : number]
+
+
+_ARCHITECTURE = re.compile(r"-{1,2}(?:arch|gpu-architecture)\b")
+
+
+def split_options(options: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the options that NVRTC accepts, and the others; an option and its value may be two words.
+
+    An option for the architecture counts as one of the others, because evokern sets it for each chip.
+    """
+    kept: list[str] = []
+    dropped: list[str] = []
+    waiting = list(options)
+    while waiting:
+        words = [waiting.pop(0)]
+        while waiting and (not waiting[0].startswith("-") or (len(words) == 1 and _passes_on(words[0]))):
+            words.append(waiting.pop(0))
+        if _accepts(words):
+            kept += words
+        else:
+            dropped.append(" ".join(words))
+    return tuple(kept), tuple(dropped)
+
+
+def _passes_on(option: str) -> bool:
+    """Return whether an option passes the next word to another tool, as `-Xcompiler -fopenmp` does."""
+    return option.startswith("-X") and "=" not in option
+
+
+def _accepts(words: Sequence[str]) -> bool:
+    if _ARCHITECTURE.match(words[0]):
+        return False
+    built = compile_program("", "options.cu", {}, words, (), "compute_80")
+    return not (isinstance(built, CompileFailure) and built.message.startswith("nvrtc: error:"))

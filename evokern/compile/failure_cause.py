@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from evokern.compile.messages import NO_ENTRY
+from evokern.compile.records import NO_ENTRY
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import Token, TokenStream
 from evokern.cuda_source.reaching import names_reaching

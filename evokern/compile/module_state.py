@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from evokern.compile.elf import data_symbols, runtime_calls
+from evokern.compile.elf import data_symbols, name_matches, runtime_calls, symbols_named, variable_name
 from evokern.compile.fingerprint import variables_in_use
 from evokern.compile.records import ModuleVariable, ProblemBuild, Program
-from evokern.compile.symbols import name_matches, symbols_named, variable_name
 from evokern.declaration.as_data.words import call_words
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.state import State
+from evokern.declaration.tensor import State
 from evokern.errors import KernelError, suggestion
 
 HEAP = frozenset({"malloc", "free"})

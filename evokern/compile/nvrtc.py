@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evokern.compile.elf import constant_symbols
 from evokern.compile.headers import OVERRIDES, TOOLKIT_HEADER, include_directories, nvrtc_options
-from evokern.compile.messages import entry_uses, failure
-from evokern.compile.records import CompileFailure, EntryUse, Program
-from evokern.compile.symbols import constant_symbols
+from evokern.compile.records import CompileFailure, EntryUse, Program, entry_uses, failure
 from evokern.errors import DeviceError, InternalError
 from evokern.files import is_file
 

@@ -16,18 +16,6 @@ from evokern.cuda_source.reader.records import (
 from evokern.cuda_source.specialize.specialize import specialize
 
 __all__ = [
-    "ELEMENT_TYPES",
-    "UNSUPPORTED",
-    "UNSUPPORTED_TYPES",
-    "CudaSource",
-    "EntryPoint",
-    "HostFunction",
-    "Include",
-    "KernelFunction",
-    "Macro",
-    "Parameter",
-    "TemplateParameter",
-    "device_only",
-    "read",
-    "specialize",
-]
+    "ELEMENT_TYPES", "UNSUPPORTED", "UNSUPPORTED_TYPES", "CudaSource", "EntryPoint", "HostFunction", "Include",
+    "KernelFunction", "Macro", "Parameter", "TemplateParameter", "device_only", "read", "specialize",
+]  # fmt: skip

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeVar
 
-from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value, filled
 from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem, Scalar, Tensor, TileMap, explained
 from evokern.declaration.launch_bounds import bounds_reason, thread_bound
-from evokern.declaration.space import Space
+from evokern.declaration.space import LEFT_OVER, Space, divides
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
 from evokern.hardware.profiles import MAX_CLUSTER_BLOCKS, MIN_CLUSTER_CAPABILITY, Profile
 

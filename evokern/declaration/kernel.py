@@ -26,10 +26,6 @@ from evokern.declaration.as_data.golden import GoldenValues as GoldenValues
 
 # Imports with `as` are re-exported, for modules that declare or read kernels.
 from evokern.declaration.bounds import CustomBound, ErrorBound
-from evokern.declaration.constraint import AtMost as AtMost
-from evokern.declaration.constraint import Constraint as Constraint
-from evokern.declaration.constraint import VectorAccess as VectorAccess
-from evokern.declaration.constraint import divides as divides
 from evokern.declaration.field_types import (
     FLAG,
     FUNCTION,
@@ -47,24 +43,26 @@ from evokern.declaration.field_types import (
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.genes import Mutation as Mutation
 from evokern.declaration.genes import Parameter as Parameter
-from evokern.declaration.kernel_files import KernelContent, KernelFile, kernel_files, outside_name
+from evokern.declaration.kernel_files import KernelContent, KernelFile, kernel_files, outside_headers, outside_name
 from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
 from evokern.declaration.launch import Launch as Launch
 from evokern.declaration.launch import Scalar as Scalar
+from evokern.declaration.launch import Slice as Slice
 from evokern.declaration.launch import bfloat16_bits as bfloat16_bits
 from evokern.declaration.launch import f32 as f32
 from evokern.declaration.launch import i32 as i32
 from evokern.declaration.launch import i64 as i64
-from evokern.declaration.outside_headers import outside_headers
 from evokern.declaration.problem import Problem as Problem
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
-from evokern.declaration.slices import Slice as Slice
+from evokern.declaration.space import AtMost as AtMost
+from evokern.declaration.space import Constraint as Constraint
 from evokern.declaration.space import Space
-from evokern.declaration.state import State, checked_state
+from evokern.declaration.space import VectorAccess as VectorAccess
+from evokern.declaration.space import divides as divides
 from evokern.declaration.tensor import DTYPE_BYTES as DTYPE_BYTES
-from evokern.declaration.tensor import FLUSHED, SMALLEST
+from evokern.declaration.tensor import FLUSHED, SMALLEST, State, checked_state
 from evokern.declaration.tensor import SIGNIFICAND_BITS as SIGNIFICAND_BITS
 from evokern.declaration.tensor import Role as Role
 from evokern.declaration.tensor import Tensor as Tensor

@@ -2,7 +2,7 @@
 
 ``__launch_bounds__(THREADS)`` is evaluated from genes, template arguments, constants and macros of the source file. If
 the text alone does not determine the bound (a kernel under an ``#if``, a function call), no bound is returned. After
-the compile, `evokern.compile.launch_attributes` checks the bound that the compiler knows.
+the compile, `evokern.compile.occupancy` checks the bound that the compiler knows.
 """
 
 from __future__ import annotations

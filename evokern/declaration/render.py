@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
-from evokern.declaration.genes import Config, Gene
+from evokern.declaration.genes import Config
 from evokern.declaration.header.leaves import problem_constants
 from evokern.declaration.header.rules import HELPERS, rules
 from evokern.declaration.header.text import choice_macro, constant_macro, genes_header, includes_header
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import GENERATED
-from evokern.declaration.state import State
+from evokern.declaration.tensor import State
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, CodeChangedError, KernelError
 from evokern.escaping import in_comment
 
@@ -73,10 +73,6 @@ def _joined(options: Iterable[str]) -> list[str]:
     return joined
 
 
-def _is_named(gene: Gene) -> bool:
-    return any(isinstance(value, str) for value in gene.values)
-
-
 def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
     """Return all macros of a candidate: constants of named choices, then genes, then the kernel's own `macros`.
 
@@ -90,7 +86,7 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
     for gene in kernel.genes:
         if gene.as_ == "template":
             continue
-        named = _is_named(gene)
+        named = any(isinstance(value, str) for value in gene.values)
         if gene.as_ == "constexpr":
             value = config[gene.name]
             result[constant_macro(gene.name)] = str(gene.values.index(value) if named else value)

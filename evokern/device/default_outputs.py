@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from evokern import simt
-from evokern.compile.messages import needs_later_architecture
-from evokern.compile.records import CompileFailure
+from evokern.compile.records import CompileFailure, needs_later_architecture
 from evokern.declaration.as_data.golden import KernelReference, SomeOutputs
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor

@@ -11,9 +11,8 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import without_macros
 from evokern.escaping import c_string, in_comment, shell_line
-from evokern.export.formula import member
+from evokern.export.formula import cpp_names, member
 from evokern.export.golden import Golden
-from evokern.export.names import cpp_names
 from evokern.export.trace import Traces
 
 

@@ -1,24 +1,265 @@
 """Bounds on rounding errors in exported programs, which check their results on normal inputs.
 
-A bound is evaluated there as in the gate: by the reference on absolute values, and by the functions of
-`evokern.export.bound_functions`. Other bounds become a constant: the largest bound of any element on normal inputs of a
+A bound is evaluated there as in the gate: by the reference on absolute values, and by C++ functions for each element
+(docs/proof.md). Other bounds become a constant: the largest bound of any element on normal inputs of a
 small problem, scaled to the program's problem.
+
+A bound is available if it follows from the inputs and the reference's result. Functions of kernel.py are not: a bound
+given as a function, and the `operands`, `attend`, `merge_unit` and `offsets` of an attention.
+
+The module also finds the fields along which the reference can be computed for a sample of the indices. Examples are
+rows of a matrix product, rows to normalise, and heads of attention: the elements do not depend on other
+indices of the field. This is tested with the Python reference on small problems. An exported program then checks a
+sample if the complete reference would take too long. Other fields, such as keys of attention or a summed axis, cannot
+be sampled.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evokern.declaration.bounds import Elementwise, ErrorBound, RmsNorm, Sum, SumOfProducts
+from evokern.declaration.bounds import LOG2_E, Elementwise, ErrorBound, RmsNorm, Softmax, Sum, SumOfProducts
+from evokern.declaration.bounds.attention import Attention, LayerNorm
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.declaration.small_problems import small_problem
-from evokern.errors import EvokernError, KernelError
-from evokern.export.bound_functions import BoundFunction, bound_function
-from evokern.export.formula import member
-from evokern.export.sampled_check import SampledField
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError
+from evokern.export.formula import member, simplified
 from evokern.export.trace import Traces
+from evokern.export.traced import formula_of
+
+AGREEMENT = 1e-9
+"""Largest difference between a sample's reference and the complete reference, relative to the largest value."""
+_PROBLEMS, _TRIES = 2, 2
+"""Number of small problems, and of samples per problem, that test a field."""
+
+
+@dataclass(frozen=True)
+class SampledField:
+    """A field along which the reference can be sampled."""
+
+    name: str
+    """Name of the field."""
+    step: int
+    """Number of sampled indices must be a multiple of this."""
+    axes: Mapping[str, int]
+    """Tensor → the axis with this field as its extent; other tensors are used completely."""
+
+
+def sampled_fields(kernel: Kernel, config: Config, problem: Problem, traces: Traces) -> tuple[SampledField, ...]:
+    """Return the fields along which a kernel's reference can be sampled.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problem: the study's problem; it fills fields that small problems leave open.
+        traces: extents as formulas over the fields.
+    """
+    found: list[SampledField] = []
+    for one in _candidates(kernel, traces):
+        if _holds(kernel, config, problem, [*found, one]):
+            found.append(one)
+    return tuple(found)
+
+
+def _candidates(kernel: Kernel, traces: Traces) -> list[SampledField]:
+    """Return the fields that are the extent of one axis in every output, and of at most one axis in every input."""
+    found = []
+    for entry in kernel.fields:
+        if entry.name not in traces.fields or entry.choices:
+            continue
+        axes: dict[str, list[int]] = {}
+        for name, tensor in traces.tensors.items():
+            extents = [simplified(formula_of(extent), {}) for extent in tensor.shape]
+            axes[name] = [axis for axis, extent in enumerate(extents) if extent == ("field", entry.name)]
+        given = {n: a for n, a in axes.items() if traces.tensors[n].role != "workspace"}
+        outputs = [a for n, a in given.items() if traces.tensors[n].role in ("output", "inout")]
+        if all(len(a) == 1 for a in outputs) and all(len(a) <= 1 for a in given.values()):
+            found.append(SampledField(entry.name, entry.multiple_of, {n: a[0] for n, a in given.items() if a}))
+    return found
+
+
+def _holds(kernel: Kernel, config: Config, problem: Problem, fields: Sequence[SampledField]) -> bool:
+    """Return whether the reference of a sample equals the sample of the reference, on small problems."""
+    rng, shown = random.Random(0), False
+    for text in kernel.workload.small_problems[:_PROBLEMS]:
+        try:
+            small = small_problem(kernel, text, problem)
+        except EvokernError:
+            continue
+        # Make the extents large enough for a proper sample.
+        small = small.changed({one.name: max(int(small[one.name]), 3 * one.step) for one in fields})
+        for _ in range(_TRIES):
+            if not _agrees(kernel, config, small, fields, rng):
+                return False
+        shown = True
+    return shown
+
+
+def _agrees(
+    kernel: Kernel, config: Config, problem: Problem, fields: Sequence[SampledField], rng: random.Random
+) -> bool:
+    import torch
+
+    from evokern.analysis.check.folder import draw_inputs
+
+    tensors = kernel.workload.tensors(problem, config)
+    picked = {one.name: _picked(int(problem[one.name]), one.step, rng) for one in fields}
+    part = problem.changed({name: len(indices) for name, indices in picked.items()})
+
+    def sampled(name: str, values: torch.Tensor) -> torch.Tensor:
+        for one in fields:
+            if name in one.axes:
+                values = values.index_select(one.axes[name], torch.tensor(picked[one.name]))
+        return values
+
+    inputs = draw_inputs(tensors, rng.getrandbits(30))
+    try:
+        smaller: Mapping[str, Tensor] = kernel.workload.tensors(part, config)
+        given = {name: sampled(name, values) for name, values in inputs.items()}
+        if any(tuple(values.shape) != smaller[name].shape for name, values in given.items()):
+            return False
+        whole, got = kernel.workload.reference(problem, inputs), kernel.workload.reference(part, given)
+        for name, values in whole.items():
+            wanted = sampled(name, values)
+            scale = max(float(wanted.abs().max()), 1e-300)
+            if got[name].shape != wanted.shape or not float((got[name] - wanted).abs().max()) <= AGREEMENT * scale:
+                return False
+    except KERNEL_CODE_EXCEPTIONS:  # the reference cannot compute a part
+        return False
+    return True
+
+
+def _picked(extent: int, step: int, rng: random.Random) -> list[int]:
+    """Return sorted random indices, fewer than all; their number is a multiple of the step."""
+    count = step * max(1, (extent - 1) // (2 * step))
+    return sorted(rng.sample(range(extent), count))
+
+
+ATTENTION = """/// Turns the attention of |v| into the bound of the arithmetic.
+void attention_bound(Expected& expected, const std::vector<double>& q, const std::vector<double>& k,
+                     const std::vector<double>& v, size_t depth, size_t keys, size_t columns, double scale,
+                     double weights, double scores, double small, double merged) {
+  const size_t heads = k.size() / (keys * depth), queries = q.size() / (heads * depth);
+  const auto norm = [depth](const double* row) {
+    double sum = 0;
+    for (size_t i = 0; i < depth; i++) sum += row[i] * row[i];
+    return std::sqrt(sum);
+  };
+  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(depth));
+  for (size_t head = 0; head < heads; head++) {
+    double longest = 0;
+    std::vector<double> total(columns);
+    for (size_t key = head * keys; key < (head + 1) * keys; key++) {
+      longest = std::fmax(longest, norm(&k[key * depth]));
+      for (size_t i = 0; i < columns; i++) total[i] += std::fabs(v[key * columns + i]);
+    }
+    for (size_t row = head * queries; row < (head + 1) * queries; row++) {
+      const double shift = std::expm1(2 * scores * norm(&q[row * depth]) * longest * scale) + weights;
+      for (size_t i = 0; i < columns; i++) {
+        double& bound = expected.magnitudes[row * columns + i];
+        bound = std::fabs(bound) * shift + total[i] * small + merged;
+      }
+    }
+  }
+}
+"""
+SOFTMAX = f"""/// Computes the bound of a softmax's arithmetic.
+void softmax_bound(Expected& expected, const std::vector<double>& x, size_t columns, double fixed, double growing) {{
+  expected.magnitudes.resize(x.size());
+  for (size_t start = 0; start < x.size(); start += columns) {{
+    double largest = 0;
+    for (size_t i = start; i < start + columns; i++) largest = std::fmax(largest, std::fabs(x[i]));
+    for (size_t i = start; i < start + columns; i++)
+      expected.magnitudes[i] = std::fabs(expected.values[i]) * (fixed + growing * largest * {LOG2_E!r});
+  }}
+}}
+"""
+LAYER_NORM = """/// Computes the bound of a layer normalisation's arithmetic.
+void layer_norm_bound(Expected& expected, const std::vector<double>& x, const std::vector<double>& weight,
+                      const std::vector<double>& bias, size_t columns, double eps, double one_pass, double sums,
+                      double single) {
+  expected.magnitudes.resize(x.size());
+  for (size_t start = 0; start < x.size(); start += columns) {
+    double mean = 0, size = 0, square = 0, variance = 0;
+    for (size_t i = start; i < start + columns; i++)
+      mean += x[i] / columns, size += std::fabs(x[i]) / columns, square += x[i] * x[i] / columns;
+    for (size_t i = start; i < start + columns; i++) variance += (x[i] - mean) * (x[i] - mean) / columns;
+    const double total = variance + eps, shift = sums * size / std::sqrt(total);
+    const double spread = (one_pass != 0 ? square : std::sqrt(square * variance)) / total;
+    const double relative = 4 * sums * spread + shift * shift + single;
+    const double most = std::sqrt(total / eps);
+    const double small = std::fmin(relative < 1 ? 1 / std::sqrt(1 - relative) : HUGE_VAL, most + 1) - 1;
+    const double off = std::fmax(small, relative);
+    for (size_t i = 0; i < columns; i++) {
+      const double factor = weight.empty() ? 1 : std::fabs(weight[i]);
+      const double scaled = std::fabs(x[start + i] - mean) / std::sqrt(total) * factor;
+      const double added = bias.empty() ? 0 : std::fabs(bias[i]);
+      expected.magnitudes[start + i] = factor * shift * (1 + off) + scaled * (off + single) + single * added;
+    }
+  }
+}
+"""
+SOURCES = {"attention_bound": ATTENTION, "softmax_bound": SOFTMAX, "layer_norm_bound": LAYER_NORM}
+"""Name of a C++ function → its source."""
+
+
+@dataclass(frozen=True)
+class BoundFunction:
+    """Call of a C++ function that computes the bound of an output's arithmetic for each element."""
+
+    name: str
+    """Name of the function."""
+    operands: tuple[str | None, ...]
+    """Inputs whose values it takes; None for an operand that does not exist."""
+    extents: tuple[tuple[str, int], ...]
+    """Tensors and axes, counted from the last, whose extents it takes."""
+    numbers: tuple[float, ...]
+    """Numbers that it takes."""
+    factors: tuple[float, ...]
+    """Factors of the bound, which grow with the shape."""
+    absolute: tuple[str, ...] = ()
+    """Inputs on whose absolute values the reference runs first."""
+
+
+def bound_function(
+    bound: ErrorBound,
+    problem: Problem,
+    factors: tuple[float, ...],
+    tensors: Mapping[str, Tensor],
+    sampled: Sequence[SampledField],
+) -> BoundFunction | None:
+    """Return the function for a bound, or None if it cannot be computed in C++, or not for a sample.
+
+    Args:
+        bound: the bound of an output.
+        problem: the problem of the program.
+        factors: factors of the bound's magnitudes.
+        tensors: tensors of the workload.
+        sampled: fields that can be sampled.
+    """
+    match bound:
+        case Attention(operands=None, attend=None, merge_unit=None, offsets=None, inputs=(q, k, v)):
+            scale = 0.0 if bound.scale is None else abs(bound.scale(problem))
+            extents = ((q, -1), (k, -2), (v, -1))
+            found = BoundFunction("attention_bound", (q, k, v), extents, (scale,), factors, (v,))
+            whole = [(q, -1), (k, -1), (k, -2), (v, -1), (v, -2)]
+        case Softmax(input=x):
+            found = BoundFunction("softmax_bound", (x,), ((x, -1),), (), factors)
+            whole = [(x, -1)]
+        case LayerNorm(input=x, weight=weight, bias=bias):
+            numbers = (bound.eps, float(bound.one_pass))
+            found = BoundFunction("layer_norm_bound", (x, weight, bias), ((x, -1),), numbers, factors)
+            whole = [(name, -1) for name in (x, weight, bias) if name is not None]
+        case _:
+            return None
+    ranks = {name: len(tensors[name].shape) for name, _ in whole}
+    cut = {(name, axis - ranks[name]) for one in sampled for name, axis in one.axes.items() if name in ranks}
+    able = all(ranks[name] >= -axis for name, axis in whole) and not cut & set(whole)
+    return found if able else None
+
 
 ROOM = 2.0
 """Factor of a constant bound, because other normal inputs have other largest elements."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from evokern.compile.elf import variable_name
 from evokern.compile.fingerprint import variables_in_use
 from evokern.compile.isolated import compile_ptx
 from evokern.compile.module_state import restored_state
 from evokern.compile.records import Program
-from evokern.compile.symbols import variable_name
 from evokern.cuda_source.mangled import is_of_template
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.render import Rendered

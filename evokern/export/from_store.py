@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from evokern.analysis.stored import chip_of, chosen_trial, declared_config
+from evokern.analysis.candidates import chip_of, chosen_trial, declared_config
 from evokern.errors import RefutedError, StudyError
 from evokern.export.banner import Provenance
 from evokern.export.checked import ExportChecks, Report, checked_program

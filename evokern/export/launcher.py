@@ -9,8 +9,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor, TileMap
 from evokern.escaping import c_string, in_comment
 from evokern.export.declared_state import RestoredVariable
-from evokern.export.formula import Formula, ShapeGuard, cpp, member, simplified
-from evokern.export.names import cpp_names
+from evokern.export.formula import Formula, ShapeGuard, cpp, cpp_names, member, simplified
 from evokern.export.sections import entry_function
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of

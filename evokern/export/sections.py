@@ -13,7 +13,7 @@ from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import TokenStream
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.conditionals import conditionals, inline_headers
-from evokern.cuda_source.specialize.lines import plain_lines
+from evokern.cuda_source.specialize.layout import plain_lines
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.render import read_source
 from evokern.errors import KernelError

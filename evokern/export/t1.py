@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.stored import chip_of
+from evokern.analysis.candidates import chip_of
 from evokern.compile.isolated import compile_program
 from evokern.compile.nvrtc import compiler_version
 from evokern.compile.records import CompileFailure

@@ -69,59 +69,11 @@ class Traced(int):
         answer = COMPARISONS[comparison](self.value, bare(other))
         return self.recorder.decide(comparison, self.formula, formula_of(other), answer)
 
-    def __add__(self, other: Any) -> Any:
-        return self._join("+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._join("+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._join("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._join("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._join("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._join("*", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._join("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._join("//", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._join("%", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self._join("%", other, self)
-
     def __neg__(self) -> Any:
         return Traced.make(-self.value, ("neg", self.formula), self.recorder)
 
     def __pos__(self) -> Any:
         return self
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compare("<", other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compare(">", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare(">=", other)
-
-    def __eq__(self, other: object) -> Any:
-        return self._compare("==", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare("!=", other)
 
     def __bool__(self) -> bool:
         return bool(self._compare("!=", 0))
@@ -251,6 +203,11 @@ class TracedRatio:
         return bool(self.dividend % self.divisor == 0)
 
 
+def _joining(sign: str) -> tuple[Any, Any]:
+    """Return methods of `Traced` that apply an operator, as left and as right operand."""
+    return lambda self, other: self._join(sign, self, other), lambda self, other: self._join(sign, other, self)
+
+
 def _as_float(name: str) -> tuple[Any, Any]:
     """Return methods of `TracedRatio` that apply an operator to the float, as left and as right operand."""
 
@@ -263,6 +220,16 @@ def _as_float(name: str) -> tuple[Any, Any]:
     return method, reflected
 
 
+def _comparing(comparison: str) -> Any:
+    """Return a method of `Traced` that compares."""
+    return lambda self, other: self._compare(comparison, other)
+
+
+for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}.items():
+    for _prefix, _method in zip(("__", "__r"), _joining(_sign), strict=True):
+        setattr(Traced, f"{_prefix}{_name}__", _method)
+for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
+    setattr(Traced, f"__{_name}__", _comparing(_sign))
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     for _prefix, _method in zip(("__", "__r"), _as_float(_name), strict=True):
         setattr(TracedRatio, f"{_prefix}{_name}__", _method)

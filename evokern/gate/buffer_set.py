@@ -1,4 +1,4 @@
-"""Buffers of one problem for several input sets and runs: contents, poison, and comparison with the references."""
+"""Buffers of one problem for several input sets and runs: contents, poison, comparison, and memory needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.errors import KernelError
 from evokern.gate.comparison import (
     NUMBERS_PER_CALL,
@@ -20,15 +20,14 @@ from evokern.gate.comparison import (
     found_worst,
     independent_errors,
 )
-from evokern.gate.data import can_be_zero, poison_byte
+from evokern.gate.data import can_be_zero, exact_kinds, poison_byte
 from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.guarded_buffers import GuardedBuffers
-from evokern.gate.reference_values import ReferenceValues
 from evokern.gate.references import References
-from evokern.gate.renewal import Renewal
-from evokern.gate.sealed import Sealed, wipe_free_memory
+from evokern.gate.renewal import Renewal, is_large
+from evokern.gate.sealed import ReferenceValues, Sealed, wipe_free_memory
 from evokern.gate.slicing import Indices, SlicedTensors
-from evokern.study.settings import InputSet
+from evokern.study.settings import GateSettings, InputSet, TimingSettings
 
 RERUN_SETS = 2
 """Number of input sets used by runs after the first; any inputs reveal nondeterminism."""
@@ -387,3 +386,51 @@ class BufferSet:
         if not others.numel():
             return "was never written, or the kernel wrote a NaN with all bits set"
         return "was never written" if bool(others.all()) else ""
+
+
+FLOAT64_BYTES = 8
+"""Bytes per element of a reference and of the float64 inputs it is computed from."""
+
+
+def planned_bytes(
+    kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], gate: GateSettings, timing: TimingSettings
+) -> int:
+    """Return the bytes that a problem needs for buffers in the gate and in timed runs, and for computing one reference.
+
+    Temporary memory of the reference function and of libraries is not included.
+
+    Args:
+        kernel: kernel with the workload.
+        problem: the problem.
+        tensors: a candidate's buffers for this problem.
+        gate: settings with the input sets and runs of the gate.
+        timing: settings with the input sets of the timed runs.
+    """
+    rotated: list[InputSet] = ["normal"] * (timing.rotate_sets if timing.cache == "rotate" else 1)
+    checked = _bench_bytes(
+        kernel, problem, tensors, kinds_of_sets(exact_kinds(gate.input_sets, tensors), tensors), gate.runs
+    )
+    timed = _bench_bytes(kernel, problem, tensors, rotated, 1)
+    given = sum(tensor.elements for tensor in tensors.values() if tensor.given)
+    results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
+    return checked + timed + FLOAT64_BYTES * (given + results)
+
+
+def _bench_bytes(
+    kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int
+) -> int:
+    """Return the bytes of inputs and their originals, of outputs and workspaces, and of stored references."""
+    sets = len(kinds)
+    given = sum(tensor.bytes for tensor in tensors.values() if tensor.given)
+    written = sum(tensor.bytes for tensor in tensors.values() if not tensor.kept)
+    results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
+    kept = sets if is_large(kernel.workload, problem, tensors) else 0
+    # Narrow outputs store 2 bytes for each magnitude of their bound (`evokern.gate.references`).
+    bounded = sum(len(t.factors) * t.elements * (2 if DTYPE_BYTES[t.dtype] <= 2 else 8) for t in tensors.values())
+    return (
+        2 * sets * given + len(calls_of(runs, sets)) * written + kept * (FLOAT64_BYTES * results + -(-bounded // 8) * 8)
+    )
+
+
+def _is_result(tensor: Tensor) -> bool:
+    return not tensor.kept and tensor.role != "workspace"

@@ -11,7 +11,7 @@ import torch
 from evokern.declaration.kernel import Kernel, Tensor, Tolerance
 from evokern.gate.data import is_float, largest_finite
 from evokern.gate.device_kernels import DeviceKernels, NonFinite
-from evokern.gate.reference_values import ReferenceValues
+from evokern.gate.sealed import ReferenceValues
 from evokern.study.settings import InputSet
 
 ELEMENTS_AT_ONCE = 1 << 24
@@ -99,7 +99,7 @@ class Rule:
 
         Args:
             expected: the reference, in float64.
-            error: the bound on the error before rounding (`evokern.gate.reference_values.ReferenceValues`); None for 0.
+            error: the bound on the error before rounding (`evokern.gate.sealed.ReferenceValues`); None for 0.
         """
         return allowed_error(self.tolerance, expected, error)
 

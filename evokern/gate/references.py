@@ -13,8 +13,7 @@ from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 from evokern.gate.comparison import MAX_TOGETHER
 from evokern.gate.data import is_float
 from evokern.gate.device_kernels import DeviceKernels
-from evokern.gate.reference_values import ReferenceValues
-from evokern.gate.sealed import Sealed
+from evokern.gate.sealed import ReferenceValues, Sealed
 from evokern.gate.slicing import Indices, SlicedTensors, upload
 
 STORED_GROWTH = 1 + 2.0**-7

@@ -8,7 +8,7 @@ Salmon et al., SC 2011). The keys stay in host memory and change with each write
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 
@@ -119,3 +119,13 @@ def wipe_free_memory(device: torch.device) -> int:
                 wiped += block["size"]
             address += block["size"]
     return wiped
+
+
+class ReferenceValues(dict[str, torch.Tensor]):
+    """Float64 references by output, with the bounds on their errors."""
+
+    def __init__(self, values: Mapping[str, torch.Tensor], errors: Mapping[str, torch.Tensor] | None = None) -> None:
+        super().__init__(values)
+        self.errors = dict(errors or {})
+        """Output → bound on the error before rounding, broadcastable to the output; outputs without a bound, or whose
+        bound is 0, are absent."""

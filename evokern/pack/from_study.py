@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.stored import chip_of, declared_config
+from evokern.analysis.candidates import chip_of, declared_config
 from evokern.compile.nvrtc import compiler_version
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import StudyError

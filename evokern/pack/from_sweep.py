@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from evokern.analysis.candidates import trial_under_test
-from evokern.analysis.stored import chip_of
+from evokern.analysis.candidates import chip_of, trial_under_test
 from evokern.compile.nvrtc import compiler_version
 from evokern.errors import KernelError, StudyError
 from evokern.export.checked import Report

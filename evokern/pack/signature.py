@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from evokern.declaration.kernel import Kernel, Problem, ProblemField, Tensor
 from evokern.errors import KernelError
-from evokern.export.formula import Formula, simplified
-from evokern.export.names import cpp_names
+from evokern.export.formula import Formula, cpp_names, simplified
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 

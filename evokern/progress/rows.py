@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -151,7 +151,7 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
         choices = (
             changed_genes_text(progress.best.config, progress.genes)
             if progress.genes
-            else _listed(progress.best.config)
+            else " ".join(f"{name}={value}" for name, value in progress.best.config.items())
         )
         rows.append(ProgressRow("champion", choices, priority=2, most=6))
     if progress.trials > progress.resumed:
@@ -180,10 +180,6 @@ def _executors(all_: Sequence[ExecutorState]) -> str:
     each = f"{rates[0]:.0f} to {rates[-1]:.0f} trials/min each" if rates else ""
     parts = [f"{len(rates)} of {len(all_)} working", each]
     return "; ".join([", ".join(filter(None, parts)), *(f"{one.name} {one.state}" for one in all_ if one.state)])
-
-
-def _listed(config: Mapping[str, object]) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())
 
 
 def _improved(progress: Progress) -> str:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from evokern.analysis.genes.forest import forest_process
+from evokern.analysis.genes.importance import forest_process
 from evokern.report import champion, genes, origin, search_sections, times
 from evokern.report.facts import Facts, KnownFacts, gather
 from evokern.report.first_screen import first_screen

@@ -12,12 +12,6 @@ from evokern.results.study import (
 )
 
 __all__ = [
-    "ExportFormat",
-    "SearchResult",
-    "StudyResults",
-    "StudySummary",
-    "given_path",
-    "list_studies",
-    "load_study",
+    "ExportFormat", "SearchResult", "StudyResults", "StudySummary", "given_path", "list_studies", "load_study",
     "stored_name",
-]
+]  # fmt: skip

@@ -1,11 +1,15 @@
-"""Summary of a study as one line of text, and as HTML for notebooks."""
+"""Summary of a study as text and HTML, its trials as a pandas data frame, and its convergence as a Plotly figure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import html
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
-from evokern.store import Reader, StudyRecord
+from evokern.errors import UsageError
+from evokern.store import Reader, StudyRecord, interval_us
 from evokern.study.trial import Outcome, Trial
 from evokern.templating import environment
 from evokern.wording import (
@@ -18,6 +22,10 @@ from evokern.wording import (
     speedup,
     verification_word,
 )
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
 
 FASTEST = 10
 """Number of trials in the list of the fastest trials."""
@@ -91,3 +99,101 @@ def _fast(trial: Trial, record: StudyRecord, baseline_us: float | None) -> tuple
         str(max(launch.registers for launch in used)) if used else "–",
         changed_genes_text(trial.config, record.genes),
     )
+
+
+def trials_dataframe(trials: Iterable[Trial], genes: Sequence[str]) -> pandas.DataFrame:
+    """Return a data frame with one row per trial (see `StudyResults.trials_dataframe`).
+
+    Args:
+        trials: the trials.
+        genes: names of the genes, in declaration order.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    pandas = notebook_library("pandas", "trials_dataframe")
+    rows = [_row(trial, genes) for trial in trials]
+    return pandas.DataFrame({column: [row[column] for row in rows] for column in _columns(genes)}).astype(
+        {"time_us": float, "ci95_low_us": float, "ci95_high_us": float, "occupancy": float}
+    )
+
+
+def notebook_library(name: str, method: str) -> Any:
+    """Import a library of the extra `evokern[notebook]`.
+
+    Args:
+        name: name of the library.
+        method: method that needs it, for the message.
+
+    Raises:
+        UsageError: the library is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        top = name.partition(".")[0]
+        raise UsageError(
+            f"{method} needs {top}, which is not installed; run `pip install 'evokern[notebook]'` or "
+            f"`pip install {top}`, or use `.trials` instead"
+        ) from error
+
+
+def _columns(genes: Sequence[str]) -> list[str]:
+    return [
+        *("number", "outcome", "time_us", *(f"params_{name}" for name in genes)),
+        *("ci95_low_us", "ci95_high_us", "reason", "control", "seconds", "compile_s", "device_s"),
+        *("registers", "spill_bytes", "shared_bytes", "occupancy", "fingerprint"),
+    ]
+
+
+def _row(trial: Trial, genes: Sequence[str]) -> dict[str, Any]:
+    evaluation = trial.evaluation
+    used = evaluation.resources
+    low, high = interval_us(evaluation) or (None, None)
+    return {
+        "number": trial.number,
+        "outcome": trial.outcome.value,
+        "time_us": evaluation.time_us,
+        **{f"params_{name}": trial.config.get(name) for name in genes},
+        "ci95_low_us": low,
+        "ci95_high_us": high,
+        "reason": evaluation.reason,
+        "control": trial.control,
+        "seconds": trial.seconds,
+        "compile_s": evaluation.compile_s,
+        "device_s": evaluation.device_s,
+        "registers": max((launch.registers for launch in used), default=None),
+        "spill_bytes": max((launch.spill_bytes for launch in used), default=None),
+        "shared_bytes": max(
+            (launch.static_shared_bytes + launch.dynamic_shared_bytes for launch in used), default=None
+        ),
+        "occupancy": min((launch.occupancy for launch in used), default=None),
+        "fingerprint": evaluation.fingerprint,
+    }
+
+
+def convergence(
+    record: StudyRecord, trials: Iterable[Trial], baseline: tuple[str, float] | None
+) -> plotly.graph_objects.Figure:
+    """Return a figure of the time of each measured trial, the best time so far, and the baseline.
+
+    Args:
+        record: the study.
+        trials: the trials of the study, in number order.
+        baseline: name and time in µs of the fastest baseline, if one was measured.
+
+    Raises:
+        UsageError: Plotly is not installed.
+    """
+    graph = notebook_library("plotly.graph_objects", "plot_convergence")
+    timed = [(t.number, t.time_us) for t in trials if t.outcome is Outcome.MEASURED and t.time_us is not None]
+    numbers, times = [number for number, _ in timed], [time_us for _, time_us in timed]
+    figure = graph.Figure()
+    figure.add_scatter(x=numbers, y=times, mode="markers", name="trial")
+    figure.add_scatter(x=numbers, y=list(accumulate(times, min)), mode="lines", line_shape="hv", name="best so far")
+    if baseline:
+        figure.add_hline(y=baseline[1], line_dash="dash", annotation_text=html.escape(baseline[0]))
+    unit = "predicted time (µs)" if record.predicted else "time (µs)"
+    figure.update_layout(title=html.escape(record.name), xaxis_title="trial", yaxis_title=unit)
+    figure.update_yaxes(type="log")
+    return figure

@@ -213,7 +213,7 @@ class StudyResults:
     @property
     def summary(self) -> dict[str, Any]:
         """The object that `evokern show --json` prints: outcomes, baseline, champion, limits, cost, control, hints."""
-        from evokern.analysis.wrong_trials import hints_of
+        from evokern.analysis.no_success import hints_of
 
         with self._reading() as (reader, record):
             return {**reader.summary(record), "hints": hints_of(record, reader.trials(record))}
@@ -232,7 +232,7 @@ class StudyResults:
         Raises:
             UsageError: pandas is not installed.
         """
-        from evokern.results.frame import trials_dataframe
+        from evokern.results.overview import trials_dataframe
 
         with self._reading() as (reader, record):
             return trials_dataframe(reader.trials(record), [gene.name for gene in record.genes])
@@ -243,7 +243,7 @@ class StudyResults:
         Raises:
             UsageError: Plotly is not installed.
         """
-        from evokern.results.plot import convergence
+        from evokern.results.overview import convergence
 
         with self._reading() as (reader, record):
             return convergence(record, reader.trials(record), reader.baseline(record))
@@ -301,8 +301,7 @@ class StudyResults:
                 if trial is not None or problem:
                     name = {"t4": "a T4 file", "trace": "a trace"}[format]
                     raise UsageError(f"{name} contains all trials and problems; omit trial and problem")
-                from evokern.export.search_trace import search_trace
-                from evokern.export.t4 import json_bytes, t4
+                from evokern.export.t4 import json_bytes, search_trace, t4
 
                 made = t4(reader, record) if format == "t4" else search_trace(reader, record)
                 return _write(file, json_bytes(made, file))

@@ -50,10 +50,9 @@ def replay(
     Raises:
         UsageError: The recording cannot be read, a sampler is unknown, or a number is out of range.
     """
-    from evokern.sampler_benchmark.repeat import run_all
-    from evokern.sampler_benchmark.score import random_fractions, recording_notes, score
+    from evokern.sampler_benchmark.results import random_fractions, recording_notes, run_all, score
     from evokern.store import open_recording
-    from evokern.study.duration import parse_duration
+    from evokern.study.options import parse_duration
 
     settings = Settings(str(source), trials, window, None if budget is None else parse_duration(budget), oracle)
     if repeats < 1 or jobs < 1:

@@ -1,14 +1,37 @@
-"""Settings and results of a replay."""
+"""Searches over a recording, their parallel repeats, the results of a replay, and the score of a sampler.
+
+The score is relative to random search.
+
+The score follows Willemsen et al., "A methodology for comparing optimization algorithms for auto-tuning" (Future
+Generation Computer Systems 159, 2024). It is the share of the gap between random search and the optimum that the
+sampler closes. It is averaged over the whole search, so that early progress counts. Here, progress is measured in
+evaluations and quality as optimum ÷ best. `make bench-sampler` computes the original score, in recorded seconds up to
+the budget of each space.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
-from evokern.errors import UsageError
+import numpy as np
+
+from evokern.declaration.genes import Config
+from evokern.device.contract import Task
+from evokern.device.recorded.table import Table, TableDevice, problem_of
+from evokern.errors import InternalError, UsageError
+from evokern.samplers import History, make_sampler
 from evokern.samplers.contract import TrialSchedule
+from evokern.search.loop import Limits, Loop, NullRecorder
+from evokern.store import open_recording
+from evokern.study.settings import Study
+from evokern.study.trial import Outcome, Trial
+from evokern.workers.fork_server import ForkServer
+from evokern.workers.pool import WorkerPool, WorkerSpec, wait
 
 LIVE = 96
 """Maximum number of trials in flight of a time-limited search on a GPU with 16 cores."""
@@ -39,7 +62,7 @@ class SamplerResult:
     curves: tuple[tuple[float, ...], ...]
     """Fraction after each evaluation, one curve per repeat."""
     score: float
-    """Score: 0 for random search, 1 for finding the optimum at once (`evokern.sampler_benchmark.score`)."""
+    """Score: 0 for random search, 1 for finding the optimum at once (`evokern.sampler_benchmark.results`)."""
     elapsed_s: float = 0.0
     """Mean simulated seconds of a repeat."""
 
@@ -127,3 +150,196 @@ class Settings:
 
 OnRepeat = Callable[[int, int, Repeat], None]
 """Callback with the number of completed repeats, the total, and the latest repeat."""
+
+
+TIED = 0.01
+"""Relative difference from the best time within which configurations are equally good."""
+MANY_TIED = 0.1
+"""Share of such configurations that causes a note."""
+
+
+def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
+    """Return the expected value of optimum ÷ best for random search without replacement after 1, 2, … evaluations.
+
+    Order the N configurations by time. The probability that none of the first k is among n drawn is C(N - k, n) / C(N,
+    n). The difference of two such numbers is the probability that the best of n is the k-th.
+
+    Args:
+        table: Recording; failures count as draws without a result.
+        trials: Number of evaluations.
+    """
+    answers = [a for a in table.answers.values() if a.outcome is not Outcome.INFEASIBLE]
+    times = np.sort([a.time_us for a in answers if a.outcome is Outcome.MEASURED and a.time_us])
+    quality = times[0] / times
+    total, first = len(answers), np.arange(len(times))
+    expected = []
+    for drawn in range(1, trials + 1):
+        missed = np.cumprod(np.maximum(total - drawn - first, 0) / (total - first))
+        best = -np.diff(missed, prepend=1.0)
+        expected.append(float(best @ quality))
+    return tuple(expected)
+
+
+def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
+    """Return the score: 0 for random search, 1 for finding the optimum immediately, negative if worse than random.
+
+    Args:
+        curves: Optimum ÷ best after each evaluation, one curve per repeat.
+        random: Expected curve of random search.
+    """
+    mean, base = np.mean(np.asarray(curves, dtype=float), axis=0), np.asarray(random)
+    open_gap = base < 1 - 1e-12
+    if not open_gap.any():
+        return 1.0
+    return float(np.mean((mean - base)[open_gap] / (1 - base)[open_gap]))
+
+
+def recording_notes(table: Table) -> list[str]:
+    """Return notes on the limitations of a recording: it covers only a part of the space, or has many ties.
+
+    Args:
+        table: Recording to check.
+    """
+    notes = []
+    if table.is_partial_search:
+        by = f" by {table.searched_by}" if table.searched_by else ""
+        notes.append(
+            f"{table.name} contains only the configurations visited by one search{by}: {table.visited:,} of "
+            f"{table.combinations:,}. Scores show how soon a sampler finds these again, not how good the sampler is. "
+            "To compare "
+            "samplers, use a table that covers the space, such as a tuner's cache or a search with --sampler grid"
+        )
+    times = [a.time_us for a in table.answers.values() if a.outcome is Outcome.MEASURED and a.time_us]
+    tied = sum(time_us <= (1 + TIED) * min(times) for time_us in times)
+    if tied >= MANY_TIED * len(times) and tied > 1:
+        notes.append(
+            f"{tied:,} of {len(times):,} measured configurations ({100 * tied / len(times):.0f} %) are within "
+            f"{100 * TIED:g} % of the best, so a lucky early draw scores well"
+        )
+    return notes
+
+
+def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
+    """Return half the width of the confidence interval of a mean over repeats (Student's t); 0 for one repeat."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return 0.0
+    quantile = float(t.ppf((1 + confidence) / 2, len(values) - 1))
+    return quantile * stdev(values) / math.sqrt(len(values))
+
+
+DEADLINE_S = 24 * 3600.0
+"""Timeout of a repeat in seconds, a day; slow samplers need seconds per proposal."""
+
+
+class Curve(NullRecorder):
+    """Recorder of the best time so far after each evaluation."""
+
+    def __init__(self) -> None:
+        self.best_us: list[float | None] = []
+        """Shortest time in µs after each evaluation."""
+        self.configs: list[Config] = []
+        """Evaluated configurations, in order."""
+
+    def record(self, trial: Trial, elapsed_s: float) -> None:
+        """Record the best time so far; infeasible trials and duplicate programs do not count as evaluations."""
+        if not trial.outcome.evaluated:
+            return
+        best = self.best_us[-1] if self.best_us else None
+        found = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED else None
+        self.configs.append(trial.config)
+        self.best_us.append(best if found is None else found if best is None else min(best, found))
+
+
+def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve: Curve | None = None) -> Repeat:
+    """Search a recording once.
+
+    Args:
+        table: Recording to search.
+        settings: Settings shared by all repeats.
+        sampler: Name of the sampler.
+        seed: Seed of the proposals.
+        curve: Empty recorder for callers that need every evaluation.
+
+    Raises:
+        StudyError: There is no such sampler.
+    """
+    space, device, curve = table.space(listed=settings.oracle), TableDevice(table), curve or Curve()
+
+    def explain(config: Config) -> str:
+        violation = table.violation(config)
+        return violation.constraint if violation else "infeasible"
+
+    loop = Loop(
+        History(space),
+        make_sampler(sampler, space, {}, seed, settings.in_flight, explain),
+        device,
+        curve,
+        Limits(settings.in_flight, settings.budget_s, settings.trials),
+        table.violation,
+        clock=device.clock if table.timed else time.monotonic,
+    )
+    study = Study(table.name, kernel=table.name, problems=(table.name,))
+    device.start(Task(table.kernel(), (problem_of(table),), study))
+    try:
+        loop.run()
+    finally:
+        device.close()
+    return Repeat(sampler, seed, tuple(curve.best_us[: settings.trials]), loop.session_s if table.timed else 0.0)
+
+
+class Repeats:
+    """Worker that keeps the recording in memory between repeats."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._table = open_recording(settings.source)
+        self.ready_report: None = None
+
+    def handle(self, job: tuple[str, int]) -> Repeat:
+        """Search once with a sampler and a seed."""
+        return one_repeat(self._table, self._settings, *job)
+
+
+def run_all(
+    table: Table, settings: Settings, work: Sequence[tuple[str, int]], jobs: int, on_repeat: OnRepeat
+) -> list[Repeat]:
+    """Search once for each sampler and seed, in separate processes if `jobs` is greater than 1.
+
+    Raises:
+        UsageError: A sampler is unknown, or a worker fails.
+    """
+    space = table.space()
+    for sampler in dict.fromkeys(sampler for sampler, _ in work):
+        make_sampler(sampler, space, {}, 0, settings.in_flight)  # report an unknown sampler before starting
+    done: list[Repeat] = []
+    if jobs == 1:
+        for sampler, seed in work:
+            done.append(one_repeat(table, settings, sampler, seed))
+            on_repeat(len(done), len(work), done[-1])
+        return done
+    server = ForkServer(("numpy", "optuna", "evokern.sampler_benchmark.results"))
+    pool: WorkerPool | None = None
+    try:
+        spec = WorkerSpec("evokern.sampler_benchmark.results:Repeats", settings)
+        pool = WorkerPool(server, spec, size=min(jobs, len(work)))
+        for key, job in enumerate(work):
+            pool.submit(key, job, DEADLINE_S)
+        found: dict[int, Repeat] = {}
+        while len(found) < len(work):
+            for result in wait([pool], 1.0):
+                if result.status == "raised":
+                    raise result.value
+                sampler, seed = work[result.key]
+                if result.status == "lost":
+                    raise result.lost_error(f"the replay of {sampler} with seed {seed}")
+                if result.status != "done":
+                    raise InternalError(f"the replay of {sampler} with seed {seed} {result.status}: {result.value}")
+                found[result.key] = result.value
+                on_repeat(len(found), len(work), result.value)
+        return [found[key] for key in range(len(work))]
+    finally:
+        if pool is not None:
+            pool.close()
+        server.close()

@@ -16,12 +16,18 @@ from typing import Any
 
 from evokern.declaration.space import Space
 from evokern.errors import StudyError, suggestion
-from evokern.samplers._prior import DISTANT, EACH, FURTHER, SIMULATED, Entries, FurtherStudy, Prior
 from evokern.samplers.contract import (
+    DISTANT,
+    EACH,
+    FURTHER,
+    SIMULATED,
+    Entries,
     Explain,
+    FurtherStudy,
     History,
     PredictsProposals,
     PreparesProposals,
+    Prior,
     Sampler,
     TrialResult,
     TrialSchedule,
@@ -69,7 +75,7 @@ def make_sampler(
         evo: Sampler = _build(name, EvoSampler, options, **given)
         return evo
     if name == "grid":
-        from evokern.samplers._grid import GridSampler
+        from evokern.samplers._optuna import GridSampler
 
         grid: Sampler = _build(name, GridSampler, options, space=space)
         return grid
@@ -124,23 +130,7 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
 
 
 __all__ = [
-    "DISTANT",
-    "EACH",
-    "FURTHER",
-    "SIMULATED",
-    "VERSIONS",
-    "WARM",
-    "Entries",
-    "Explain",
-    "FurtherStudy",
-    "History",
-    "PredictsProposals",
-    "PreparesProposals",
-    "Prior",
-    "Sampler",
-    "TrialResult",
-    "TrialSchedule",
-    "make_sampler",
-    "objective",
-    "trial_seed",
-]
+    "DISTANT", "EACH", "FURTHER", "SIMULATED", "VERSIONS", "WARM", "Entries", "Explain", "FurtherStudy", "History",
+    "PredictsProposals", "PreparesProposals", "Prior", "Sampler", "TrialResult", "TrialSchedule", "make_sampler",
+    "objective", "trial_seed",
+]  # fmt: skip

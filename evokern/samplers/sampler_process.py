@@ -15,8 +15,7 @@ from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config, Value
 from evokern.errors import InternalError
 from evokern.samplers import make_sampler
-from evokern.samplers._prior import Prior
-from evokern.samplers.contract import History, PredictsProposals, TrialResult, TrialSchedule
+from evokern.samplers.contract import History, PredictsProposals, Prior, TrialResult, TrialSchedule
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Outcome, Proposal
 from evokern.workers.pool import OwnServerPool, WorkerSpec, wait

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from evokern.compile.active_includes import active_includes
+from evokern.compile.build import active_includes
 from evokern.cuda_source import CudaSource
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram
 from evokern.errors import SourceError
-from evokern.scaffold.blocks import block_values, neighbours
-from evokern.scaffold.buffers import size_of, tensors_of, with_indexed_fields
-from evokern.scaffold.cpu_function import cpu_function
+from evokern.scaffold.buffers import block_values, neighbours, size_of, tensors_of, with_indexed_fields
 from evokern.scaffold.evidence import LIMITS, Evidence, evidence, problems_at
 from evokern.scaffold.genes.confirm import RACES, confirm_genes, with_numbers, without_constants
 from evokern.scaffold.infer import find_level_and_grid, with_leading_extents, with_read_constants
@@ -22,6 +20,7 @@ from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftGene, DraftTens
 from evokern.scaffold.probe import LATER_ONLY, Prober, Run
 from evokern.scaffold.problems import checked, clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, read_kernel
+from evokern.scaffold.source_text import cpu_function
 from evokern.simt import ERROR, Finding
 
 _WRITABLE = re.compile(

@@ -10,7 +10,7 @@ from math import prod
 
 from evokern.errors import UsageError, suggestion
 from evokern.scaffold.draft import Draft
-from evokern.scaffold.genes.stated_rules import MOST_TRIED, holds
+from evokern.scaffold.genes.confirm import MOST_TRIED, holds
 from evokern.scaffold.plan import DraftArgument, DraftField, Plan, whole
 from evokern.scaffold.reading import DRAFTED_FOR
 

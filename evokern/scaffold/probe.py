@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from evokern import simt
-from evokern.compile.messages import needs_later_architecture
-from evokern.compile.records import CompileFailure
-from evokern.compile.symbols import symbol_of
+from evokern.compile.elf import symbol_of
+from evokern.compile.records import CompileFailure, needs_later_architecture
 from evokern.declaration.kernel import DTYPE_BYTES, Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated

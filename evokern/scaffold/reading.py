@@ -1,4 +1,4 @@
-"""Read a kernel from a CUDA file without running it: genes, arguments, launch and device code."""
+"""Read a kernel from a CUDA file without running it: genes, arguments, types, launch and device code."""
 
 from __future__ import annotations
 
@@ -6,25 +6,60 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from evokern.compile.build import compile_to_ptx
+from evokern.compile.records import Program
 from evokern.cuda_source import CudaSource, KernelFunction, Parameter
 from evokern.cuda_source.c_types import ELEMENT_TYPES, NUMBERS, UNSUPPORTED, UNSUPPORTED_TYPES, WHOLE, lanes_of
 from evokern.cuda_source.host import names_in, translated
+from evokern.cuda_source.mangled import BUILTIN_TYPES
 from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
+from evokern.cuda_source.specialize.statements import drop_unreferenced, entry_words
+from evokern.declaration.render import Rendered
 from evokern.errors import SourceError
-from evokern.hardware.profiles import CHIPS
-from evokern.scaffold import resolve
-from evokern.scaffold.blocks import block_of
-from evokern.scaffold.genes.stated_rules import whole_quotients, with_rules
-from evokern.scaffold.genes.tunables import find_tunables
-from evokern.scaffold.genes.uses import device_uses
-from evokern.scaffold.plan import DraftArgument, DraftField, Plan
+from evokern.hardware.profiles import CHIPS, Profile
+from evokern.scaffold.buffers import block_of
+from evokern.scaffold.genes.confirm import whole_quotients, with_rules
+from evokern.scaffold.genes.tunables import device_uses, find_tunables
+from evokern.scaffold.plan import DraftArgument, DraftField, Plan, generated_headers
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.stated.found_launch import find_launch
 from evokern.scaffold.stated.instantiation import Instantiation
 from evokern.scaffold.stated.launch import LaunchReader, LaunchText
 from evokern.scaffold.stated.sizes import commented_sizes
+
+_PROBE = "\ntemplate <class evokern_T> __global__ void evokern_type() {}\n"
+
+
+def resolved_types(source: str, names: Iterable[str], options: Sequence[str], chip: Profile) -> dict[str, str]:
+    """Return the actual types that type names of a source stand for, for example `__nv_bfloat16` for `floatX`.
+
+    Args:
+        source: device code.
+        names: types as written in the source.
+        options: compiler options, including macros.
+        chip: chip to compile for.
+
+    Returns:
+        Name → actual type, without structures; empty if the source does not compile.
+    """
+    asked = sorted({name for name in names if re.fullmatch(r"[\w:]+", name)})
+    if not asked:
+        return {}
+    entries = tuple(f"evokern_type<{name}>" for name in asked)
+    rendered = Rendered(source + _PROBE, "kernel.cu", generated_headers(options), tuple(options), entries)
+    program = compile_to_ptx(rendered, chip)
+    if not isinstance(program, Program):
+        return {}
+    found: dict[str, str] = {}
+    for name, entry in zip(asked, entries, strict=True):
+        match = re.search(r"evokern_typeI(?:(\d+)(\w+)|([a-z]))EvvE?", program.lowered.get(entry, ""))
+        if match and match[3] in BUILTIN_TYPES:
+            found[name] = BUILTIN_TYPES[match[3]]
+        elif match and match[1] and match[2][: int(match[1])] in ELEMENT_TYPES:
+            found[name] = match[2][: int(match[1])]
+    return found
+
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
 """Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
@@ -180,7 +215,7 @@ def _types(function: KernelFunction, instance: Instantiation, text: str, options
     found = instance.types
     unknown = {found.get(p.base, p.base) for p in function.parameters}
     unknown = {name for name in unknown if name not in ELEMENT_TYPES}
-    resolved = next(filter(None, (resolve.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
+    resolved = next(filter(None, (resolved_types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
 

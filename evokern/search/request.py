@@ -10,8 +10,7 @@ from evokern.cluster import RayRequest
 from evokern.declaration.kernel import Kernel
 from evokern.device import Device
 from evokern.errors import StudyError
-from evokern.study.duration import parse_duration
-from evokern.study.options import check_types, option
+from evokern.study.options import check_types, option, parse_duration
 from evokern.study.settings import CONTROLS, SAMPLERS, check_control, check_price, check_seed, check_trials
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from evokern.compile.accepted_options import split_options
+from evokern.compile.device_code import split_options
 from evokern.declaration.as_data.changes import newest_texts
 from evokern.declaration.as_data.declared import check_functions, content_of, data_of
 from evokern.declaration.bounds.strict import judged_in
@@ -25,8 +25,7 @@ from evokern.declaration.kernel_files import (
 from evokern.errors import CodeChangedError, KernelError
 from evokern.ownership import who_else_can_modify
 from evokern.store import Reader, StudyRecord
-from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
-from evokern.study.trust import distrust_reason
+from evokern.study.discovery import distrust_reason, find_kernel, find_kernel_folder, load_kernel
 from evokern.wording import command
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evokern.compile.symbols import symbol_of
+from evokern.compile.elf import symbol_of
 from evokern.cuda_source.mangled import source_name
 from evokern.errors import SourceError, UsageError
 from evokern.ptx.program import PtxProgram

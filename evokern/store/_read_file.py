@@ -27,8 +27,7 @@ from evokern.store._integrity import (
     select,
     select_numbered,
 )
-from evokern.store._profiles import ProfileRecord
-from evokern.store._proofs import ProofRecord
+from evokern.store._proofs import ProfileRecord, ProofRecord
 from evokern.store._schema import refuse_newer
 from evokern.store.records import Row, SessionRecord, StudyRecord, TrialRecord, trial_of
 from evokern.study.trial import Trial

@@ -120,27 +120,12 @@ class StudyRecord:
     def row(self) -> dict[str, Any]:
         """Return the record as a row of `evokern_studies`."""
         return {
-            "uuid": self.uuid,
-            "name": self.name,
-            "kernel": self.kernel,
-            "kernel_digest": self.kernel_digest,
+            **{name: getattr(self, name) for name in (*_PLAIN, *_LATER)},
             "genes": dumps([gene_table(gene) for gene in self.genes]),
             "problems": dumps(self.problems),
-            "device": self.device,
             "predicted": int(self.predicted),
             "settings": dumps(self.settings),
             "sampler": dumps(self._sampler()),
-            "seed": self.seed,
-            "window": self.window,
-            "budget_s": self.budget_s,
-            "trials_limit": self.trials_limit,
-            "control": self.control,
-            "cost_per_hour": self.cost_per_hour,
-            "cost_unit": self.cost_unit,
-            "secret": self.secret,
-            "timing_rule": self.timing_rule,
-            "created": self.created,
-            "evokern_version": self.evokern_version,
             "problem_fields": dumps([vars(entry) for entry in self.fields]) if self.fields else None,
         }
 
@@ -162,6 +147,8 @@ class StudyRecord:
         """Create the record from a row."""
         sampler = json.loads(row["sampler"])
         values = {name: row[name] for name in _PLAIN}
+        # Older files, opened for reading, do not have these columns.
+        values |= {name: default if row.get(name) is None else row[name] for name, default in _LATER.items()}
         return cls(
             **values,
             predicted=bool(row["predicted"]),
@@ -173,12 +160,6 @@ class StudyRecord:
             # Older studies do not have these keys.
             sampler_version=sampler.get("version", 1),
             ramp=tuple(sampler["ramp"]) if "ramp" in sampler else None,
-            # Older files, opened for reading, do not have these columns.
-            control=row.get("control") or "none",
-            cost_per_hour=row.get("cost_per_hour"),
-            cost_unit=row.get("cost_unit") or "",
-            secret=row.get("secret") or 0,
-            timing_rule=row.get("timing_rule"),
             fields=tuple(_field_of(table) for table in _parsed(row.get("problem_fields"), list)),
         )
 
@@ -187,6 +168,9 @@ _PLAIN = (
     *("uuid", "name", "kernel", "kernel_digest", "device", "seed", "window"),
     *("budget_s", "trials_limit", "created", "evokern_version"),
 )
+"""Columns with the value of a field."""
+_LATER = {"control": "none", "cost_per_hour": None, "cost_unit": "", "secret": 0, "timing_rule": None}
+"""Such columns that older files lack, with the value there."""
 
 
 def gene_table(gene: Gene) -> dict[str, Any]:
@@ -236,13 +220,9 @@ class SessionRecord:
     @classmethod
     def of(cls, row: Row) -> SessionRecord:
         """Create the record from a row."""
+        plain = ("uuid", "study", "started", "elapsed_s", "ended", "end_reason")
         return cls(
-            uuid=row["uuid"],
-            study=row["study"],
-            started=row["started"],
-            elapsed_s=row["elapsed_s"],
-            ended=row["ended"],
-            end_reason=row["end_reason"],
+            **{name: row[name] for name in plain},
             environment=json.loads(row["environment"] or "{}"),
             baselines=tuple(_baseline_of(table) for table in json.loads(row["baselines"] or "[]")),
             notes=tuple(json.loads(row["notes"] or "[]")),

@@ -21,7 +21,6 @@ from evokern.device.contract import StartReport
 from evokern.errors import StoreError
 from evokern.measurement.roofline import Rates
 from evokern.samplers import TrialResult
-from evokern.store._addition import now
 from evokern.store._files import explain_errors
 from evokern.store._integrity import (
     change_rows,
@@ -32,8 +31,8 @@ from evokern.store._integrity import (
     select,
     write_row,
 )
-from evokern.store._proofs import HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord, insert_proof
-from evokern.store._written_file import WrittenFile, update_row
+from evokern.store._lock import WrittenFile, update_row
+from evokern.store._proofs import HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord, insert_proof, now
 from evokern.store.records import (
     SessionRecord,
     StudyRecord,

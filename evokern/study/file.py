@@ -16,7 +16,7 @@ from typing import Any
 
 from evokern.errors import MAX_INTEGER, StudyError
 from evokern.files import is_utf8, read_text
-from evokern.study.duration import parse_duration
+from evokern.study.options import parse_duration
 from evokern.study.settings import Study, refuse_unknown
 
 KEYS = (*(f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")), "budget")

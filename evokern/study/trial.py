@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from evokern.declaration.constraint import LEFT_OVER
 from evokern.declaration.genes import Config, Value
+from evokern.declaration.space import LEFT_OVER
 from evokern.errors import InternalError, suggestion
 from evokern.escaping import repr_of
 from evokern.wording import in_gib

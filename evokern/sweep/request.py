@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from evokern.cluster import RayRequest
-from evokern.study.duration import parse_duration
+from evokern.study.options import parse_duration
 from evokern.sweep.study_state import StudyState
 
 

@@ -12,8 +12,7 @@ from evokern.cuda_source import Parameter as CudaParameter
 from evokern.cuda_source.c_types import ELEMENT_TYPES, REAL, WHOLE
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.errors import UsageError, suggestion
-from evokern.scaffold import resolve
-from evokern.scaffold.reading import DRAFTED_FOR
+from evokern.scaffold.reading import DRAFTED_FOR, resolved_types
 from evokern.tuning.arrays import DTYPES, Example, framework_of, number_of
 from evokern.tuning.marks import InOut, OutLike
 
@@ -108,7 +107,7 @@ def _types(parameters: Sequence[CudaParameter], template: Mapping[str, str], sou
     unknown = {found.get(p.base, p.base) for p in parameters} - {*ELEMENT_TYPES}
     resolved: Mapping[str, str] = {}
     if unknown - {"void"}:
-        resolved = resolve.types(source.device_text, unknown, (), DRAFTED_FOR[0])
+        resolved = resolved_types(source.device_text, unknown, (), DRAFTED_FOR[0])
     return {**resolved, **{name: resolved.get(part, part) for name, part in found.items()}}
 
 

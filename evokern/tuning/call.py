@@ -11,9 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from evokern.compile.accepted_options import split_options
+from evokern.compile.device_code import split_options
 from evokern.cuda_source import read
-from evokern.cuda_source.collisions import collisions
+from evokern.cuda_source.declarations import collisions
 from evokern.cuda_source.lexer import code_of, without_comments
 from evokern.declaration.as_data.declared import (
     DECLARATION,

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from evokern.analysis.check.bound_advice import proposed_bound, underivable
+from evokern.analysis.check.rounding import proposed_bound, underivable
 from evokern.declaration.kernel import DTYPE_BYTES, SIGNIFICAND_BITS
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, UsageError
 from evokern.events import step

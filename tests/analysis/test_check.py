@@ -444,7 +444,7 @@ def test_work_that_contradicts_the_tensors_is_a_warning(folder: Path) -> None:
 @pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 def test_a_folder_name_is_not_compiled(tmp_path: Path) -> None:
     """The program that runs reference.h names neither folder nor buffer: quotes and line ends in them mean nothing."""
-    from evokern.analysis.check.reference_check import compare_with_cpp, python_reference, workload_tensors
+    from evokern.analysis.check.folder import compare_with_cpp, python_reference, workload_tensors
     from evokern.study.discovery import load_kernel
 
     odd = tmp_path / 'scale"\n#error "a folder\'s name'
@@ -470,7 +470,7 @@ CONSTRAINT = 'Constraint("whole_vectors", lambda c, p: divides(width(c), p.N), "
 
 def test_a_slow_constraint_is_named_and_ends_the_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No later check calls the constraint again."""
-    monkeypatch.setattr("evokern.analysis.check.declared_functions.MOST_S", 0.05)
+    monkeypatch.setattr("evokern.analysis.check.declaration.MOST_S", 0.05)
     slow = 'Constraint("sleeps", lambda c, p: __import__("time").sleep(0.1) or True, "it sleeps"),'
     _change(folder / "kernel.py", CONSTRAINT, f"{CONSTRAINT}\n        {slow}")
     code, found = _failures("scale")

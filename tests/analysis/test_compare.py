@@ -14,8 +14,7 @@ from stored_studies import MEASURED, record
 from typer.testing import CliRunner
 
 from evokern.analysis.compare.compare import ComparedRun, RunTiming, compare, compare_paired, markdown
-from evokern.analysis.compare.compared_runs import compared_run
-from evokern.analysis.compare.paired import pair_programs
+from evokern.analysis.compare.compared_runs import compared_run, pair_programs
 from evokern.cli.app import app
 from evokern.device import StartReport
 from evokern.errors import UsageError
@@ -216,14 +215,14 @@ def test_markdown_cannot_be_broken_by_what_is_compared() -> None:
 
 def test_another_users_program_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exported program is code that runs: one that others may write is refused until it is trusted."""
-    from evokern.analysis.compare import paired
+    from evokern.analysis.compare import compared_runs
     from evokern.errors import InternalError
 
     def build_and_run(sources: list[Path], level: float) -> None:
         raise InternalError("built")
 
-    monkeypatch.setattr(paired, "pairing_obstacle", lambda device: None)
-    monkeypatch.setattr(paired, "pair", build_and_run)
+    monkeypatch.setattr(compared_runs, "pairing_obstacle", lambda device: None)
+    monkeypatch.setattr(compared_runs, "pair", build_and_run)
     (tmp_path / "one.cu").write_text(
         "// k: the fastest variant\n// device: NVIDIA H200\n// time: 5.4 µs\n// kernel: k, code 01\n// problem: N=2\n"
         "// configuration:\n"

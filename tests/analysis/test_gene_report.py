@@ -13,8 +13,8 @@ import pytest
 from engine_helpers import small_table, study
 from typer.testing import CliRunner
 
-from evokern.analysis.genes.failures import failing_pairs, failure_reason
 from evokern.analysis.genes.gene_report import is_decisive, model_finding, report
+from evokern.analysis.genes.genes import failing_pairs, failure_reason
 from evokern.analysis.genes.importance import LEAST_TRIALS, GeneEffect, importance
 from evokern.api import search
 from evokern.cli._command import app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evokern.analysis.wrong_trials import hints
+from evokern.analysis.no_success import hints
 from evokern.declaration.genes import Config, Parameter
 from evokern.report.trial_counts import reasons
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial

@@ -19,7 +19,7 @@ from recorded import Recorded, load
 
 from evokern.declaration.genes import Config
 from evokern.sampler_benchmark import Settings
-from evokern.sampler_benchmark.repeat import Curve, one_repeat
+from evokern.sampler_benchmark.results import Curve, one_repeat
 from evokern.study.trial import Trial
 
 KERNEL_TUNER = "kernel_tuner:"

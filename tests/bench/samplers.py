@@ -20,7 +20,7 @@ from recorded import Recorded, load  # noqa: E402
 
 from evokern.declaration.genes import Config  # noqa: E402
 from evokern.sampler_benchmark import CHECKPOINTS  # noqa: E402
-from evokern.sampler_benchmark.score import half_width  # noqa: E402
+from evokern.sampler_benchmark.results import half_width  # noqa: E402
 
 STRATEGIES = "hybrid_vndx,diff_evo,adaptive_tabu_greywolf,pso"
 """Kernel Tuner's four best strategies by the community's score."""

@@ -160,7 +160,7 @@ def test_a_stderr_that_takes_nothing_ends_no_work(monkeypatch: pytest.MonkeyPatc
 def test_a_file_s_content_is_shown_on_a_terminal() -> None:
     """On a terminal it is shown, not obeyed."""
     work = "from evokern.cli._output import Output; Output().write('a\\x1b[2Jb\\n')"
-    code = f"from evokern.cli._terminal import escaping_streams\nwith escaping_streams():\n    {work}"
+    code = f"from evokern.cli._output import escaping_streams\nwith escaping_streams():\n    {work}"
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen:
         subprocess.run([sys.executable, "-c", code], stdout=theirs, check=True, timeout=60)

@@ -19,10 +19,9 @@ from evokern.compile.cache import CompileCache, default_directory, program_key
 from evokern.compile.elf import parameter_sizes, sections
 from evokern.compile.fingerprint import code_digest, fingerprint
 from evokern.compile.isolated import compile_ptx
-from evokern.compile.messages import entry_uses, failure
 from evokern.compile.nvrtc import compile_program, compiler_version
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
-from evokern.compile.records import Built, CompileFailure, EntryUse, ProblemBuild, Program
+from evokern.compile.records import Built, CompileFailure, EntryUse, ProblemBuild, Program, entry_uses, failure
 from evokern.declaration.kernel import Launch, Problem, Tensor, f32, i32, i64
 from evokern.device.gpu import between_calls, timed_calls
 from evokern.errors import DeviceError, InternalError, KernelError, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evokern.cuda_source.lexer import TokenStream, directive_body
-from evokern.cuda_source.specialize.lines import plain_lines, squeeze
+from evokern.cuda_source.specialize.layout import plain_lines, squeeze
 
 
 @pytest.mark.parametrize(

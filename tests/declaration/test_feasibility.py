@@ -475,7 +475,7 @@ def test_what_is_remembered_of_a_large_space_is_bounded() -> None:
     asked = [space.draw(rng) for _ in range(REMEMBERED // 2)]
     answers = [space.feasible(config) for config in asked]
     tracemalloc.start()
-    for _ in range(4 * REMEMBERED):
+    for _ in range(2 * REMEMBERED):
         space.feasible(space.draw(rng))
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

@@ -26,8 +26,7 @@ from evokern.exploits.cases import BY_NAME
 from evokern.exploits.suite import PROBLEM, suite_kernel, suite_study
 from evokern.gate import Call, Gate
 from evokern.gate.buffer_set import BufferSet
-from evokern.gate.tail_risk import MARGINAL
-from evokern.gate.verdict import judge
+from evokern.gate.verdict import MARGINAL, judge
 from evokern.hardware.profiles import Profile, chip
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings

@@ -13,7 +13,7 @@ import pytest
 from engine_helpers import small_table, study, tiny_table
 from paths import DATA
 
-from evokern.analysis.stored import chip_of
+from evokern.analysis.candidates import chip_of
 from evokern.device import Request, Task
 from evokern.device.opening import open_device
 from evokern.device.recorded.recording import read_recording

@@ -16,10 +16,9 @@ from paths import DATA
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
-from evokern.compile.elf import data_symbols, runtime_calls
+from evokern.compile.elf import data_symbols, runtime_calls, symbols_named, variable_name
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Built, Program
-from evokern.compile.symbols import symbols_named, variable_name
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Tensor
 from evokern.device.gpu import between_calls

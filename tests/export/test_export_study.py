@@ -176,19 +176,30 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     assert not (tmp_path / "x.cu").exists()
 
 
-@pytest.fixture
-def of_two(here: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def searched_two(searched: Path) -> Path:
     """A database with a study of two problems, whose session has a baseline at both."""
-    database = tmp_path / "two.db"
-    study = (here / "studies" / "scale.toml").read_text()
-    (here / "studies" / "two.toml").write_text(study.replace('["65536"]', '["65536", "4194304"]'))
-    found = _invoke("search", "two", "--device", "sim:l4", "--trials", "2", "--quiet", "--db", str(database))
+    database = searched / "two.db"
+    study = (searched / "studies" / "scale.toml").read_text()
+    (searched / "studies" / "two.toml").write_text(study.replace('["65536"]', '["65536", "4194304"]'))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(searched)
+        found = _invoke("search", "two", "--device", "sim:l4", "--trials", "2", "--quiet", "--db", str(database))
     assert found[0] == 0, found
     timings = [{"median_us": us, "ci95_us": [us, us], "samples_us": [us]} for us in (10.0, 1000.0)]
     with sqlite3.connect(database) as db:
         told = json.dumps([{"name": "copy", "timings": timings, "error": ""}])
         db.execute("UPDATE evokern_sessions SET baselines = ?", [told])
     reseal(database)
+    return database
+
+
+@pytest.fixture
+def of_two(here: Path, searched_two: Path, tmp_path: Path) -> Path:
+    """A copy of that database, with what its log holds."""
+    database = tmp_path / "two.db"
+    with sqlite3.connect(searched_two) as source, sqlite3.connect(database) as target:
+        source.backup(target)
     return database
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fp32_kernels import KERNELS, LARGE, candidates, gpu_verdict, verdict
 
-from evokern.analysis.check.bounds_check import bound_results
+from evokern.analysis.check.rounding import bound_results
 from evokern.declaration.genes import Config
 from evokern.gate import Gate
 from evokern.study.settings import GateSettings

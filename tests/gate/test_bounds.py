@@ -14,7 +14,7 @@ from gate_tools import CPU, SETTINGS, Fake
 from paths import ROOT
 
 from evokern import Attention, Elementwise, LayerNorm, Mean, RmsNorm, Softmax, Sum, SumOfProducts
-from evokern.analysis.check.bounds_check import bound_results
+from evokern.analysis.check.rounding import bound_results
 from evokern.declaration.bounds import ErrorBound, sum_factor
 from evokern.declaration.bounds.derived import with_derived_bounds
 from evokern.declaration.genes import Config

@@ -20,8 +20,7 @@ from evokern.errors import DeviceError
 from evokern.exploits.suite import suite_kernel, suite_study
 from evokern.gate import Gate, RunFailed
 from evokern.gate import check as gate_check
-from evokern.gate.buffer_set import BufferSet
-from evokern.gate.memory_plan import planned_bytes
+from evokern.gate.buffer_set import BufferSet, planned_bytes
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import WorkerContext, find_kernel
 from evokern.study.settings import GateSettings, TimingSettings

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evokern.gate.comparison import error_over_tolerance, independent_errors
-from evokern.gate.tail_risk import LIMIT, TailRisk, tail_risk, undecided
+from evokern.gate.verdict import LIMIT, TailRisk, tail_risk, undecided
 
 Draw = Callable[[int, torch.Generator], torch.Tensor]
 OF = 8192

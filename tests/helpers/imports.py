@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 DOTTED = re.compile(r"evokern(\.\w+)+(:\w+)?")
@@ -28,6 +29,12 @@ class Import:
     """Whether only a type checker sees it (under TYPE_CHECKING)."""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a module, read once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules_of(package: Path) -> dict[str, Path]:
     """Return dotted name → file of every module of a package folder; a package is named without `__init__`."""
     found = {}
@@ -43,7 +50,7 @@ def imports_of(package: Path) -> list[Import]:
     return [
         Import(importer, line, *_split(target, modules), annotation)
         for importer, path in modules.items()
-        for line, target, annotation in _targets(ast.parse(path.read_text(encoding="utf-8")), modules, False)
+        for line, target, annotation in _targets(tree_of(path), modules, False)
         if target.split(".")[0] == package.name
     ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from planted_faults import KINDS, Planted, planted
 
-from evokern.analysis.verify.champion import ChampionWorker
+from evokern.analysis.verify.stages import ChampionWorker
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
 from evokern.device.sim.jobs import SimSettings, Simulate

@@ -19,7 +19,7 @@ from search_process import marked
 from stored_studies import NASTY, multiplied, reseal, write_study
 from typer.testing import CliRunner
 
-from evokern.analysis.genes.forest import ForestFit, Forests, forest_process
+from evokern.analysis.genes.importance import ForestFit, Forests, forest_process
 from evokern.cli.app import app
 from evokern.declaration.genes import Config
 from evokern.measurement.roofline import RooflineBound
@@ -99,7 +99,7 @@ def test_a_large_study_s_model_comes_of_another_process(tmp_path: Path, monkeypa
         assert len(fitted) == 1
         with forest_process(reader.path) as none:
             assert none is None  # a small one's own process would take longer to start
-        monkeypatch.setattr("evokern.analysis.genes.forest.MANY_BYTES", 0)
+        monkeypatch.setattr("evokern.analysis.genes.importance.MANY_BYTES", 0)
         with forest_process(reader.path) as forests:
             assert gather(reader, None, forests=forests).learned == mine
     assert len(fitted) == 1

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 from evokern.analysis.profile.bound import Bottleneck
 from evokern.analysis.profile.counters import CountedCandidate, CountedLaunch
-from evokern.analysis.profile.lines import LineProfile
 from evokern.analysis.profile.nsight import METRICS
-from evokern.analysis.profile.simulated import CandidateProfile, LaunchProfile
+from evokern.analysis.profile.simulated import CandidateProfile, LaunchProfile, LineProfile
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.report.pages.profile_page import profile_page

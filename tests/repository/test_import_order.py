@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from imports import Import, circles, imports_of, modules_of
+from imports import Import, circles, imports_of, modules_of, tree_of
 from paths import ROOT
 
 from evokern import simt
@@ -189,7 +189,7 @@ def test_signatures_of_the_ptx_machine_are_short() -> None:
     """No function has more than six parameters, without the object itself; longer records are built by names alone."""
     long = []
     for path in (PACKAGE / "simt").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             names: list[str] = []
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 arguments = node.args
@@ -210,7 +210,7 @@ def _definitions() -> dict[str, dict[str, str]]:
     """Return module → public class or function defined at its top → kind."""
     found: dict[str, dict[str, str]] = {}
     for module, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         found[module] = {
             node.name: type(node).__name__
             for node in tree.body

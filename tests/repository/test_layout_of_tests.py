@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ LEFT_OUT = ("gpu", "slow", "thorough")
 """Markers of the tests that `make test-fast` leaves out."""
 
 
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -50,9 +52,9 @@ def test_no_test_module_imports_another() -> None:
         f"{path.relative_to(TESTS)}: {name}"
         for path in MODULES
         for node in ast.walk(_tree(path))
+        if isinstance(node, ast.ImportFrom | ast.Import)
         for name in (
-            [node.module or ""] if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
         )
         if name in names
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from imports import tree_of
 from paths import ROOT
 
 RUNS = {"exec", "eval", "compile"}
@@ -17,22 +18,26 @@ STARTS = {
     *("pickle.load", "pickle.loads", "marshal.loads", "runpy.run_path", "webbrowser.open"),
 }
 """Functions that start a program, or make objects of bytes."""
+SQL = {"execute", "executemany", "executescript", "query"}
+"""Methods that run a statement of SQL."""
+LAST = SQL | {name.rpartition(".")[2] for name in RUNS | STARTS}
+"""Last parts of all these names."""
 HEADING = "## Every place in the code"
 
 
 def places(path: Path) -> Iterator[str]:
     """Yield what a module calls that makes code, a process, objects or SQL of a text."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
-        called = ast.unparse(node.func)
+        called = ast.unparse(node.func) if LAST & {getattr(node.func, "id", ""), getattr(node.func, "attr", "")} else ""
         if called in RUNS | STARTS:
             yield called
         shell = [keyword for keyword in node.keywords if keyword.arg == "shell"]
         if shell:
             yield "shell="
         made = node.args and isinstance(node.args[0], ast.JoinedStr)
-        if made and called.rpartition(".")[2] in ("execute", "executemany", "executescript", "query"):
+        if made and called.rpartition(".")[2] in SQL:
             yield "SQL"
 
 

@@ -18,7 +18,7 @@ from stored_studies import example_progress
 import evokern
 from evokern.declaration.genes import Config
 from evokern.progress import notebook_panel
-from evokern.progress.notebook import NotebookPanel, panel_html
+from evokern.progress.terminal import NotebookPanel, panel_html
 from evokern.study.trial import Proposal, Trial
 
 RECORDING = DATA / "table_small.json.gz"
@@ -101,7 +101,7 @@ def test_a_page_is_not_flooded(notebook: FakeIPython, monkeypatch: pytest.Monkey
     """Trials are drawn every half second; begin and end at once."""
     clock: Iterator[float] = iter([0.0, 0.1, 0.4, 0.6, 0.7, 0.7, 9.0, 9.0])
     # Not time.monotonic itself: other threads of this process ask it, too.
-    monkeypatch.setattr("evokern.progress.notebook.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("evokern.progress.terminal.time", SimpleNamespace(monotonic=lambda: next(clock)))
     panel = NotebookPanel()
     drawn = []
     for event in ("start", "trial", "trial", "trial", "end"):

@@ -15,7 +15,7 @@ from evokern.declaration.genes import Config, Mutation, Parameter
 from evokern.device.recorded.table import Table, measured
 from evokern.hardware.profiles import chip
 from evokern.sampler_benchmark import Settings
-from evokern.sampler_benchmark.repeat import one_repeat
+from evokern.sampler_benchmark.results import one_repeat
 from evokern.samplers import TrialSchedule
 from evokern.study.trial import Evaluation, Outcome
 

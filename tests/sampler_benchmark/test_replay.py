@@ -22,10 +22,9 @@ from evokern.device.contract import Task
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import StudyError, UsageError
 from evokern.export.t4 import t4
-from evokern.report.pages.replay_page import replay_page
-from evokern.sampler_benchmark import Repeat, Settings, repeat, replay
-from evokern.sampler_benchmark.repeat import Curve, one_repeat
-from evokern.sampler_benchmark.score import half_width, random_fractions, recording_notes, score
+from evokern.report.pages.compare_page import replay_page
+from evokern.sampler_benchmark import Repeat, Settings, replay, results
+from evokern.sampler_benchmark.results import Curve, half_width, one_repeat, random_fractions, recording_notes, score
 from evokern.samplers import Sampler, make_sampler
 from evokern.store import open_readonly, open_recording
 from evokern.study.settings import Study
@@ -126,7 +125,7 @@ def test_samplers_ask_what_is_recorded_unless_they_are_handed_the_list(monkeypat
         given.append(space)
         return make_sampler(name, space, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(repeat, "make_sampler", spied)
+    monkeypatch.setattr(results, "make_sampler", spied)
     for oracle in (False, True):
         one_repeat(table, Settings("ladder", 4, oracle=oracle), "evo", 1)
     assert [None, tuple(table.answers)] == [space.table for space in given]

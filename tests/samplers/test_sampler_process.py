@@ -91,9 +91,9 @@ def test_the_sequence_is_the_same_as_in_one_process(process: SamplerProcess) -> 
     """Losses, failures, races and deaths of the process, at work or idle, change nothing; nor does asking ahead."""
     plan = _plan()
     space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
-    expected = _sequence(_here(plan), History(space), 60)
+    expected = _sequence(_here(plan), History(space), 44)
     assert {_answer(n, p.config).outcome for n, p in enumerate(expected[:40])} >= {Outcome.LOST, Outcome.SLOW}
-    assert _sequence(process, History(space), 60, (17, 21, 40)) == expected
+    assert _sequence(process, History(space), 44, (17, 40)) == expected
 
 
 def test_a_process_that_begins_late_is_told_everything(process: SamplerProcess) -> None:

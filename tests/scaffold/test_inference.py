@@ -11,8 +11,8 @@ from evokern.cuda_source import read
 from evokern.errors import SourceError
 from evokern.scaffold.declaration_text import kernel_py
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.evidence import fit, row_major
 from evokern.scaffold.reading import read_kernel
-from evokern.scaffold.shapes import fit, row_major
 from evokern.study.discovery import load_kernel
 
 HALF_GRID = """

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.scaffold import input_file
+from evokern.scaffold import write
 
 KERNEL = "__global__ void scale(const float* x, float* y, int n) {{\n  int i = blockIdx.x * 64 + threadIdx.x;\n{}}}\n"
 SCALE = KERNEL.format("  if (i < n) y[i] = 2 * x[i];\n")
@@ -78,7 +78,7 @@ def test_a_file_without_permission_is_refused(here: Path, monkeypatch: pytest.Mo
     def denied(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(input_file, "read_bytes", denied)
+    monkeypatch.setattr(write, "read_bytes", denied)
     assert "chmod u+r scale.cu" in _refused("scale.cu")
 
 

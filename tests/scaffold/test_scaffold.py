@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cuda_source.host import translated
-from evokern.scaffold.blocks import neighbours
+from evokern.scaffold.buffers import neighbours
 from evokern.study.discovery import find_kernel, find_study
 
 FILES = DATA / "cuda_files"

@@ -16,7 +16,7 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.errors import SourceError
 from evokern.escaping import in_docstring
-from evokern.scaffold.declares import check_declares, literal
+from evokern.scaffold.declaration_text import check_declares, literal
 from evokern.study.discovery import find_kernel
 
 CALL = '__import__("os").mkdir("ran")'

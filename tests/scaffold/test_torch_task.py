@@ -208,8 +208,8 @@ def test_a_task_affects_only_its_child_process(here: Path, change: tuple[str, st
 
 def test_the_stub_takes_no_name_of_the_task_s() -> None:
     """A size called `i` is the stub's parameter, so the stub counts elements under another name."""
+    from evokern.scaffold.torch_task.child import kernel_cu
     from evokern.scaffold.torch_task.probe import Probe, TaskTensor
-    from evokern.scaffold.torch_task.text import kernel_cu
 
     x, out = TaskTensor("x", "f32", ("p.i", "p.j")), TaskTensor("out", "f32", ("p.i",))
     fields = {"i": (1, 16), "j": (1, 32)}
@@ -226,8 +226,8 @@ def test_numbers_that_hang_together_are_drawn_by_the_task(here: Path) -> None:
     """A permutation and sorted offsets come from `get_inputs`, by the gate's generator; labels are drawn by range."""
     import torch
 
+    from evokern.scaffold.torch_task.child import kernel_py
     from evokern.scaffold.torch_task.probe import probe
-    from evokern.scaffold.torch_task.text import kernel_py
 
     text = """
 import torch

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from evokern.cli.app import app
 from evokern.cuda_source import read
 from evokern.scaffold.draft import Draft, draft
-from evokern.scaffold.genes.stated_rules import whole_quotients, with_rules
+from evokern.scaffold.genes.confirm import whole_quotients, with_rules
 from evokern.scaffold.genes.tunables import values_of
 from evokern.scaffold.plan import DraftField, DraftGene, Plan
 from evokern.scaffold.source_text import with_definitions

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.compile.accepted_options import split_options
+from evokern.compile.device_code import split_options
 from evokern.declaration.as_data import golden
 from evokern.errors import KernelError, SourceError
 from evokern.scaffold.declaration_text import study_toml
@@ -20,8 +20,7 @@ from evokern.scaffold.problems import tile_units
 from evokern.scaffold.tuner.arithmetic import over_genes, values_of
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_call, is_script
-from evokern.scaffold.tuner.script import run_script
-from evokern.scaffold.tuner.t1 import from_t1, is_t1
+from evokern.scaffold.tuner.t1 import from_t1, is_t1, run_script
 from evokern.study.discovery import find_kernel
 
 SCRIPT = '''

@@ -35,8 +35,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.hardware.profiles import CHIPS
-from evokern.study.discovery import load_kernel
-from evokern.study.trust import remember_trust
+from evokern.study.discovery import load_kernel, remember_trust
 
 PROBLEMS = {
     "attention": ("2,8,512,64", "1,2,300,128,causal=1,dtype=bf16", "2,4,300,128", "1,2,1024,64,causal=1,dtype=bf16"),

@@ -32,7 +32,7 @@ import numpy as np
 from ranking import Ranking
 from scipy.stats import spearmanr
 
-from evokern.analysis.stored import chip_of
+from evokern.analysis.candidates import chip_of
 from evokern.hardware.profiles import chip
 from evokern.search.identity import problems_of, study_of
 from evokern.search.stored_kernel import stored_kernel

@@ -47,9 +47,8 @@ from evokern.device.sim.arguments import draw_buffers
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import EvokernError, SourceError
 from evokern.hardware.profiles import CHIPS
-from evokern.study.discovery import load_kernel
+from evokern.study.discovery import load_kernel, remember_trust
 from evokern.study.settings import Study
-from evokern.study.trust import remember_trust
 
 CHIP = CHIPS["h200"]
 PROBLEMS = {

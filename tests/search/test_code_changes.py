@@ -15,7 +15,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
 from evokern.compile.records import Built
-from evokern.declaration.outside_headers import outside_headers
+from evokern.declaration.kernel_files import outside_headers
 from evokern.errors import CodeChangedError
 from evokern.hardware.profiles import CHIPS
 from evokern.search.results import Progress

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from evokern.analysis.check.study_soundness import require_sound
 from evokern.errors import StudyError
-from evokern.study.duration import parse_duration
 from evokern.study.file import read_study
+from evokern.study.options import parse_duration
 from evokern.wording import duration
 
 GOOD = """

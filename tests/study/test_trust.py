@@ -18,8 +18,7 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.errors import KernelError
 from evokern.study import discovery
-from evokern.study.discovery import find_kernel, load_kernel
-from evokern.study.trust import distrust_reason, is_trusted, remember_trust
+from evokern.study.discovery import distrust_reason, find_kernel, is_trusted, load_kernel, remember_trust
 
 TOLD = "\nimport os\nopen(os.path.join(os.path.dirname(__file__), '..', '..', 'ran'), 'w').close()\n"
 

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 from paths import DATA, ROOT
+from typer.testing import CliRunner
 
 import evokern
+from evokern.cli.app import app
 from evokern.errors import StoreError
 from evokern.hardware.driver import probe
 from evokern.store import open_readonly
@@ -45,6 +47,13 @@ def run(here: Path, *command: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+def command(*words: str, code: int = 0) -> str:
+    """Run a command of evokern in this process, and return its output."""
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 def program(here: Path, text: str, name: str = "program.py") -> Path:
     (here / name).write_text(text)
     return here / name
@@ -61,8 +70,8 @@ def test_the_example_is_short_and_the_same_everywhere() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_the_first_example_from_search_to_export(tmp_path: Path) -> None:
-    """The call searches, verifies and exports; then other processes use the database alone, or with the reference."""
+def test_the_first_example_from_search_to_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call searches, verifies and exports; then commands use the database alone, or with the reference."""
     text = documents_example().replace('budget="3m"', 'trials=3, device="sim:l4"')
     text = text.replace("lambda x: 2 * x", "reference").replace(
         "x = torch", "def reference(x): return 2 * x\n\nx = torch"
@@ -76,16 +85,14 @@ def test_the_first_example_from_search_to_export(tmp_path: Path) -> None:
     assert study.summary["verified"] is True and len(study.trials) == 3
     program(tmp_path, "", "best.golden").unlink()
     script.rename(tmp_path / "moved.py")  # show and export need no script
-    assert "verified" in run(tmp_path, "-m", "evokern", "show", "scale")
-    assert "has no check" in run(tmp_path, "-m", "evokern", "export", "scale", "-o", "alone.cu")
+    monkeypatch.chdir(tmp_path)
+    assert "verified" in command("show", "scale")
+    assert "has no check" in command("export", "scale", "-o", "alone.cu")
     assert "NOT CHECKED" in (tmp_path / "alone.cu").read_text("utf-8") and not (tmp_path / "alone.golden").exists()
 
-    refused = subprocess.run(
-        [sys.executable, "-m", "evokern", "resume", "scale", "--trials", "4"], cwd=tmp_path, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert refused.returncode == 2 and "pass --reference" in refused.stderr and "Traceback" not in refused.stderr
-    run(tmp_path, "-m", "evokern", "resume", "scale", "--trials", "4", "--reference", "moved:reference", "--no-verify")
+    refused = command("resume", "scale", "--trials", "4", code=2)
+    assert "pass --reference" in refused and "Traceback" not in refused
+    command("resume", "scale", "--trials", "4", "--reference", "moved:reference", "--no-verify")
     assert len(study.trials) == 4
 
 

@@ -10,11 +10,11 @@ from types import ModuleType
 import pytest
 
 import evokern
-from evokern.analysis import no_success, wrong_trials
+from evokern.analysis import no_success
 from evokern.compile import module_state
 from evokern.declaration.as_data.words import SHAPES, call_words
 from evokern.declaration.bounds import derived
-from evokern.gate import sensitivity
+from evokern.gate import check
 from evokern.study.options import python_words
 
 FOLDER = ("kernel.py", "`evokern sanitize", "`evokern check", "--fresh", "large=", "launch's args", "study file")
@@ -44,7 +44,7 @@ def _value(node: ast.expr) -> str:
     return f"evokern {text.split(chr(39))[1]} NAME" if "command('" in text else "NAME"
 
 
-@pytest.mark.parametrize("module", [no_success, wrong_trials, module_state, derived, sensitivity])
+@pytest.mark.parametrize("module", [no_success, module_state, derived, check])
 def test_no_message_of_a_folder_reaches_a_tuned_study(module: ModuleType) -> None:
     """Every message of the modules that advise on failures has words for a call."""
     for text in _Messages(module).found:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from evokern.analysis.check.folder import Folder, Results, problem_bytes
-from evokern.analysis.wrong_trials import suspect
+from evokern.analysis.no_success import suspect
 from evokern.declaration.as_data.golden import compared_with
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config

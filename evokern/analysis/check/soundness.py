@@ -14,15 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from evokern.analysis.check.declared_functions import slow_function, varying_function
-from evokern.analysis.check.folder import MOST_SMALL_BYTES, SAMPLE, Folder, Results, known_problems, problem_bytes
-from evokern.analysis.check.paths_check import loops_and_branches
-from evokern.analysis.check.reference_check import (
+from evokern.analysis.check.declaration import slow_function, varying_function
+from evokern.analysis.check.folder import (
     MAX_RELATIVE_DIFFERENCE,
+    MOST_SMALL_BYTES,
+    SAMPLE,
+    Folder,
+    Results,
     compare_with_cpp,
+    known_problems,
+    problem_bytes,
     python_reference,
     workload_tensors,
 )
+from evokern.analysis.check.paths_check import loops_and_branches
 from evokern.analysis.check.rounding import rounding
 from evokern.analysis.check.simulated_run import check_small_problems, grid, own_problem, simulated_run
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
@@ -33,7 +38,7 @@ from evokern.declaration.render import macros, read_source, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError
 from evokern.events import step
 from evokern.files import is_file
-from evokern.hardware.profiles import CHIPS, Profile
+from evokern.hardware.profiles import CHIPS
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
 from evokern.wording import changed_genes_text, count_noun, count_verb, in_gib, stage_label
@@ -232,10 +237,6 @@ def _starting_points(folder: Folder) -> Results:
         yield True, f"{count_noun(len(good), 'starting point')}: {'; '.join(good)}"
 
 
-def _chip_for(architecture: str) -> Profile:
-    return next(chip for chip in CHIPS.values() if chip.architecture == architecture)
-
-
 def _compiles(folder: Folder) -> Results:
     """Check that the default candidate compiles for every architecture on which it is feasible."""
     failures: dict[tuple[bool | None, str], list[str]] = {}
@@ -252,12 +253,11 @@ def _compiles(folder: Folder) -> Results:
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
     """Return the compile target, whether the default candidate compiles for it, and a detail text."""
     from evokern.compile.device_code import compile_device_code
-    from evokern.compile.messages import needs_later_architecture
     from evokern.compile.occupancy import launch_excess
-    from evokern.compile.records import CompileFailure
+    from evokern.compile.records import CompileFailure, needs_later_architecture
 
     kernel, default = folder.kernel, folder.kernel.space.default()
-    chip = _chip_for(architecture)
+    chip = next(chip for chip in CHIPS.values() if chip.architecture == architecture)
     possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
     if not possible:
         return architecture, None, "skipped: the default candidate is infeasible on this architecture"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from evokern.analysis.check.folder import SAMPLE, Folder, Results
 from evokern.compile.device_code import collision_text, macro_collisions
+from evokern.cuda_source import KernelFunction
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.header.rules import rules
 from evokern.declaration.header.text import choice_macro, constant_macro
-from evokern.declaration.kernel import Scalar, TileMap
+from evokern.declaration.kernel import Launch, Scalar, Tensor, TileMap
 from evokern.declaration.kernel_files import GENERATED
 from evokern.declaration.render import Rendered, macros, read_source
 from evokern.errors import KernelError, suggestion
@@ -24,7 +25,7 @@ from evokern.wording import count_verb
 def entries(folder: Folder) -> Results:
     """Check that every launch names an entry point and passes matching arguments, with writable outputs."""
     kernel = folder.kernel
-    seen = []
+    seen: dict[str, None] = {}
     rng = random.Random(0)
     configs = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]
     chip = CHIPS["h200"]
@@ -32,59 +33,16 @@ def entries(folder: Folder) -> Results:
         if config != configs[0] and check_feasible(kernel, config, [problem], chip) is not None:
             continue
         tensors = kernel.workload.buffers(problem, config)
-        for name in (name for name, tensor in tensors.items() if tensor.role == "constant"):
-            text = "\n".join([folder.source.text, *folder.source.headers.values()])
-            if not re.search(rf"__constant__[^;]*\b{re.escape(name)}\b\s*(?:\[|;|=)", text):
-                yield (
-                    False,
-                    f"tensor {name!r} is a constant, but {kernel.source} has no __constant__ array of that name",
-                )
-                return
+        fault = _missing_constant(folder, tensors)
         unwritten: dict[str, str] = {}
-        written = set()
-        for launch in launches_of(kernel, config, problem):
+        written: set[str] = set()
+        for launch in launches_of(kernel, config, problem) if not fault else ():
             entry = folder.source.entry(launch.entry).entry
-            if launch.l2_window and launch.l2_window.tensor not in tensors:
-                known = suggestion(launch.l2_window.tensor, tensors)
-                yield False, f"{launch.entry}: the L2 window names no tensor: {launch.l2_window.tensor!r}; {known}"
-                return
-            if len(entry.parameters) != len(launch.args):
-                given = ", ".join(map(_argument_text, launch.args))
-                yield (
-                    False,
-                    f"{entry.signature} takes {len(entry.parameters)} arguments, but the launch passes "
-                    f"{len(launch.args)}: {given}",
-                )
-                return
+            seen[entry.qualified] = None
+            fault = fault or _launch_fault(launch, entry, tensors)
+            if fault:
+                break
             for parameter, argument in zip(entry.parameters, launch.args, strict=True):
-                if isinstance(argument, str) and argument not in tensors:
-                    yield (
-                        False,
-                        f"{launch.entry}: argument {argument!r} is not a tensor; the tensors are {', '.join(tensors)}",
-                    )
-                    return
-                if isinstance(argument, TileMap) and "__grid_constant__" not in parameter.type:
-                    yield (
-                        False,
-                        f"{launch.entry}: {parameter.type} {parameter.name} gets a tensor map, so its type must be "
-                        "const __grid_constant__ CUtensorMap; tensor copies read the map from the arguments",
-                    )
-                    return
-                if parameter.pointer != isinstance(argument, str):
-                    want = "a tensor" if parameter.pointer else "a Scalar or a TileMap"
-                    yield (
-                        False,
-                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, but the launch passes "
-                        + _argument_text(argument),
-                    )
-                    return
-                if parameter.of_pointers:
-                    yield (
-                        False,
-                        f"{launch.entry}: {parameter.type} {parameter.name} points to pointers, but a tensor contains "
-                        "numbers; pass one pointer for each array",
-                    )
-                    return
                 if isinstance(argument, TileMap):
                     written.add(argument.tensor)
                 elif isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
@@ -92,12 +50,51 @@ def entries(folder: Folder) -> Results:
                         unwritten[argument] = f"{launch.entry}: {parameter.type} {parameter.name}"
                     else:
                         written.add(argument)
-            if entry.qualified not in seen:
-                seen.append(entry.qualified)
         for name in unwritten.keys() - written:
-            yield False, f"{unwritten[name]} is const but receives the {tensors[name].role} {name!r}; drop the const"
+            fault = fault or (
+                f"{unwritten[name]} is const but receives the {tensors[name].role} {name!r}; drop the const"
+            )
+        if fault:
+            yield False, fault
             return
     yield True, ", ".join(seen)
+
+
+def _missing_constant(folder: Folder, tensors: Mapping[str, Tensor]) -> str:
+    """Return that the source lacks the array of a constant tensor, or an empty string."""
+    text = "\n".join([folder.source.text, *folder.source.headers.values()])
+    for name in (name for name, tensor in tensors.items() if tensor.role == "constant"):
+        if not re.search(rf"__constant__[^;]*\b{re.escape(name)}\b\s*(?:\[|;|=)", text):
+            return f"tensor {name!r} is a constant, but {folder.kernel.source} has no __constant__ array of that name"
+    return ""
+
+
+def _launch_fault(launch: Launch, entry: KernelFunction, tensors: Mapping[str, Tensor]) -> str:
+    """Return why a launch does not match the parameters of its entry point, or an empty string."""
+    if launch.l2_window and launch.l2_window.tensor not in tensors:
+        known = suggestion(launch.l2_window.tensor, tensors)
+        return f"{launch.entry}: the L2 window names no tensor: {launch.l2_window.tensor!r}; {known}"
+    if len(entry.parameters) != len(launch.args):
+        given = ", ".join(map(_argument_text, launch.args))
+        return (
+            f"{entry.signature} takes {len(entry.parameters)} arguments, but the launch passes {len(launch.args)}: "
+            f"{given}"
+        )
+    for parameter, argument in zip(entry.parameters, launch.args, strict=True):
+        called = f"{launch.entry}: {parameter.type} {parameter.name}"
+        if isinstance(argument, str) and argument not in tensors:
+            return f"{launch.entry}: argument {argument!r} is not a tensor; the tensors are {', '.join(tensors)}"
+        if isinstance(argument, TileMap) and "__grid_constant__" not in parameter.type:
+            return (
+                f"{called} gets a tensor map, so its type must be const __grid_constant__ CUtensorMap; tensor copies "
+                "read the map from the arguments"
+            )
+        if parameter.pointer != isinstance(argument, str):
+            want = "a tensor" if parameter.pointer else "a Scalar or a TileMap"
+            return f"{called} needs {want}, but the launch passes {_argument_text(argument)}"
+        if parameter.of_pointers:
+            return f"{called} points to pointers, but a tensor contains numbers; pass one pointer for each array"
+    return ""
 
 
 def _argument_text(argument: str | Scalar | TileMap) -> str:

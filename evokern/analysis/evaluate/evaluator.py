@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from evokern.analysis.check.folder import known_problems, studies_of
-from evokern.analysis.evaluate.result import SourceResult
-from evokern.analysis.evaluate.sources import Source, given_source
+from evokern.analysis.evaluate.result import Source, SourceResult, given_source
 from evokern.declaration.feasibility import check, feasible_space, launches_of
 from evokern.declaration.foreign import Extent, ForeignCandidate, ForeignSource, LaunchGeometry
 from evokern.declaration.genes import Config, Value

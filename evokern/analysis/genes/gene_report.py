@@ -2,7 +2,7 @@
 
 The main source is pairs of trials that differ in one gene (`evokern.analysis.genes.genes`). If there are no such pairs,
 a forest over all trials estimates the effects (`evokern.analysis.genes.importance`). Failures of value pairs come last
-(`evokern.analysis.genes.failures`).
+(`evokern.analysis.genes.genes`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from evokern.analysis.genes.failures import FailingPair, failing_pairs
-from evokern.analysis.genes.forest import ForestFit, Forests
-from evokern.analysis.genes.genes import GeneFinding, Kind, gene_findings
-from evokern.analysis.genes.importance import FULL, Effort, GeneEffect, importance
+from evokern.analysis.genes.genes import FailingPair, GeneFinding, Kind, failing_pairs, gene_findings
+from evokern.analysis.genes.importance import FULL, Effort, ForestFit, Forests, GeneEffect, importance
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.space import Space
 from evokern.errors import StudyError

@@ -1,25 +1,227 @@
 """Profiler for a simulated chip: counters per source line and components of the predicted time.
 
 `profile_simulated` runs some blocks of the problem and scales their mean to the whole grid. The time model converts the
-counters into predicted times; `evokern.analysis.profile.lines` does so for each line.
+counters into predicted times, also for each source line.
+
+A line's time is what its instructions alone would take on the busiest SM, on the resource that they use most. It is
+predicted by the time model. L2 and DRAM time is divided by sectors. Lines overlap, so the times do not add up to the
+launch's time. A line of an inline function occurs in the machine code once per call site; its cost is split between the
+call sites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from evokern.analysis.profile.bound import Bottleneck, bottleneck_from_times, with_suggestions
-from evokern.analysis.profile.lines import LineProfile, line_profiles
 from evokern.analysis.profile.subject import ProfileSubject
 from evokern.compile.build import compile_to_ptx
 from evokern.compile.occupancy import blocks_per_sm, resources
 from evokern.compile.records import Built, CompileFailure
+from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered, render
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
+from evokern.hardware.profiles import Profile
+from evokern.ptx.matrix_shapes import matrix_name
+from evokern.simt import Counters
+from evokern.simt import time_model as timemodel
 from evokern.study.trial import SMALLER, TOO_LARGE, Resources
+
+Chain = tuple[tuple[str, int], ...]
+"""Calls through which a line was inlined, innermost first, as (header or empty, line)."""
+
+
+@dataclass(frozen=True)
+class CallShare:
+    """Part of the cost of a line in an inline function that comes from one call site."""
+
+    calls: Chain
+    """The chain of calls, innermost first, as (header or empty, line)."""
+    source: str
+    """Source text of the innermost call."""
+    time_us: float
+    """Share of the line's time in µs."""
+    warp_instructions: int
+    """Share of the line's warp instructions."""
+
+
+@dataclass(frozen=True)
+class LineProfile:
+    """Profile of one source line; counts for the whole grid are estimated from the sampled blocks."""
+
+    file: str
+    """Header name, or empty for the source file."""
+    line: int
+    """Line number, or 0 for instructions without a line."""
+    source: str
+    """Source text of the line."""
+    time_us: float
+    """Time in µs of the line's instructions alone on the busiest SM, on the resource that they use most."""
+    resource: str
+    """The resource that the line uses most."""
+    warp_instructions: int
+    """Number of issued instructions, counted per warp."""
+    thread_instructions: int
+    """Number of issued instructions, counted per active thread."""
+    divergent: int
+    """Number of warp instructions issued while other lanes of the warp were on another path."""
+    shared_wavefronts: int
+    """Number of shared-memory wavefronts."""
+    ideal_wavefronts: int
+    """Number of shared-memory wavefronts that would be needed without bank conflicts."""
+    global_sectors: int
+    """Number of 32-byte sectors of global memory that are loaded or stored."""
+    ideal_sectors: int
+    """Minimum number of sectors for the same number of bytes."""
+    stall_clocks: float
+    """SM clocks that an average warp waits at the line for operands, copies, products or barriers."""
+    pipes: Mapping[str, int]
+    """Pipe → number of its warp instructions."""
+    calls: tuple[CallShare, ...] = ()
+    """Call sites of an inline function's line, most expensive first."""
+
+
+def line_profiles(
+    counters: Counters,
+    launch: Launch,
+    chip: Profile,
+    texts: Mapping[str, str],
+    terms_us: Mapping[str, float],
+    stalls: Mapping[int, float] | None = None,
+) -> tuple[LineProfile, ...]:
+    """Return the profiles of all executed lines, most expensive first.
+
+    Args:
+        counters: counters of the sampled blocks.
+        launch: the launch.
+        chip: the simulated chip.
+        texts: source files by header name as included; the main source under the empty name.
+        terms_us: components of the launch's predicted time, µs.
+        stalls: instruction number → clocks that an average warp waits at it.
+    """
+    found = _Lines(counters, launch, chip, {name: text.splitlines() for name, text in texts.items()}, terms_us,
+                   stalls or {})  # fmt: skip
+    return tuple(sorted(found.profiles(), key=lambda line: -line.time_us))
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Counters of one launch, with the conversion of instructions into times."""
+
+    counters: Counters
+    launch: Launch
+    chip: Profile
+    texts: Mapping[str, Sequence[str]]
+    terms_us: Mapping[str, float]
+    stalls: Mapping[int, float]
+
+    @property
+    def scale(self) -> float:
+        """Number of grid blocks per sampled block."""
+        return self.launch.blocks / max(len(self.counters.blocks) * self.counters.launches, 1)
+
+    @cached_property
+    def _whole(self) -> Mapping[str, float]:
+        """Pipe → number of clocks for which an average block uses it."""
+        return timemodel.block_clocks(self.counters, self.chip)
+
+    def profiles(self) -> Iterator[LineProfile]:
+        """Yield the profiles in instruction order."""
+        scale, moved = self.scale, max(_sectors(self.counters), 1)
+        for (file, line), numbers in _places(self.counters).items():
+            selected = _only(self.counters, numbers)
+            if not selected.total_warp_instructions:
+                continue
+            times = self._times(selected, moved)
+            resource = max(times, key=times.__getitem__)
+            ideal = selected.ideal_load_sectors.sum() + selected.ideal_store_sectors.sum()
+            yield LineProfile(
+                file=file,
+                line=line,
+                source=self._text(file, line),
+                time_us=times[resource],
+                resource=resource,
+                warp_instructions=round(selected.total_warp_instructions * scale),
+                thread_instructions=round(int(selected.thread_instructions.sum()) * scale),
+                divergent=round(int(selected.divergent.sum()) * scale),
+                shared_wavefronts=round(int(selected.shared_wavefronts.sum()) * scale),
+                ideal_wavefronts=round(int(selected.ideal_wavefronts.sum()) * scale),
+                global_sectors=round(_sectors(selected) * scale),
+                ideal_sectors=round(int(ideal) * scale),
+                stall_clocks=sum(self.stalls.get(number, 0.0) for number in numbers),
+                pipes={name: round(count * scale) for name, count in selected.by_pipe().items() if count},
+                calls=tuple(sorted(self._calls(numbers, resource, moved), key=lambda share: -share.time_us)),
+            )
+
+    def _calls(self, numbers: Sequence[int], resource: str, moved: int) -> Iterator[CallShare]:
+        chains: dict[Chain, list[int]] = {}
+        for number in numbers:
+            chains.setdefault(self.counters.called_from[number], []).append(number)
+        for chain, part in chains.items():
+            selected = _only(self.counters, part)
+            if chain and selected.total_warp_instructions:
+                # A call without instructions for the line's resource has no share of its time.
+                time_us = self._times(selected, moved).get(resource, 0.0)
+                issued = round(selected.total_warp_instructions * self.scale)
+                yield CallShare(chain, self._text(*chain[0]), time_us, issued)
+
+    def _times(self, selected: Counters, moved: int) -> dict[str, float]:
+        """Return the selected instructions' share of each component of the launch's time, in µs."""
+        clocks = timemodel.block_clocks(selected, self.chip)
+        times = {name: self.terms_us[name] * value / self._whole[name] for name, value in clocks.items() if value}
+        return times | {name: self.terms_us.get(name, 0.0) * _sectors(selected) / moved for name in ("l2", "dram")}
+
+    def _text(self, file: str, line: int) -> str:
+        own = self.texts.get(file, ())
+        return own[line - 1].strip() if 0 < line <= len(own) else ""
+
+
+def _sectors(counters: Counters) -> int:
+    return int(counters.load_sectors.sum() + counters.store_sectors.sum())
+
+
+def _places(counters: Counters) -> dict[tuple[str, int], list[int]]:
+    """Return the instruction numbers of each (file, line)."""
+    places: dict[tuple[str, int], list[int]] = {}
+    for number, place in enumerate(zip(counters.files, counters.lines.tolist(), strict=True)):
+        places.setdefault(place, []).append(number)
+    return places
+
+
+def _only(counters: Counters, numbers: Sequence[int]) -> Counters:
+    """Return the counters of some instructions, without counters that exist only for the whole launch."""
+    changes: dict[str, Any] = {"record": (), "unique_load_sectors": {}, "unique_store_sectors": {}}
+    size = len(counters.instructions)
+    for item in fields(counters):
+        value = getattr(counters, item.name)
+        if isinstance(value, np.ndarray) and value.shape == (size,):
+            changes[item.name] = value[list(numbers)]
+    for name in ("instructions", "pipes", "files", "called_from"):
+        changes[name] = tuple(getattr(counters, name)[number] for number in numbers)
+    changes["mma"] = _matrix_work(counters, numbers)
+    return replace(counters, **changes)
+
+
+def _matrix_work(counters: Counters, numbers: Sequence[int]) -> dict[str, tuple[int, float]]:
+    """Return the share of the matrix work that these instructions do, by the names in the counters."""
+    work: dict[str, tuple[int, float]] = {}
+    for number in numbers:
+        opcode = re.sub(r"^@\S+\s+", "", counters.instructions[number]).split(None, 1)[0]
+        name = matrix_name(opcode.split(".")[1:])
+        if counters.pipes[number] != "tensor" or name not in counters.mma:
+            continue
+        issued, operations = counters.mma[name]
+        selected = int(counters.warp_instructions[number])
+        known = work.get(name, (0, 0.0))
+        work[name] = known[0] + selected, known[1] + operations / issued * selected
+    return work
 
 
 @dataclass(frozen=True)

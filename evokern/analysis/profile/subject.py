@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evokern.analysis.candidates import chip_of, chosen_trial, declared_config
 from evokern.analysis.check.folder import known_problems
-from evokern.analysis.stored import chip_of, chosen_trial, declared_config
 from evokern.compile.build import Target, build
 from evokern.compile.cache import default_cache
 from evokern.compile.records import Built

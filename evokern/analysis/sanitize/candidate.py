@@ -19,7 +19,7 @@ from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem
 from evokern.declaration.render import render
-from evokern.declaration.state import State
+from evokern.declaration.tensor import State
 from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
 from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile

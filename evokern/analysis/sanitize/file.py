@@ -23,16 +23,14 @@ from evokern.analysis.sanitize.candidate import (
     run_launch,
     unwritten,
 )
-from evokern.compile.active_includes import active_includes
-from evokern.compile.build import assembler_error
+from evokern.compile.build import active_includes, assembler_error
 from evokern.compile.headers import header_report
-from evokern.compile.messages import needs_later_architecture
-from evokern.compile.records import CompileFailure
+from evokern.compile.records import CompileFailure, needs_later_architecture
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
 from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.reader.known_headers import toolkit_header
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
+from evokern.cuda_source.specialize.statements import drop_unreferenced
 from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated

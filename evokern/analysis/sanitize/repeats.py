@@ -1,4 +1,4 @@
-"""Problems at which every loop of a candidate repeats under the sanitizer.
+"""Problems on which the sanitizer runs a candidate, and problems at which every loop of it repeats.
 
 A loop over blocks or tiles counts as checked after three rounds. The small problems of a kernel often take fewer. So
 the sanitizer also watches blocks of the study's own problem. If a loop still takes fewer rounds, one field of a problem
@@ -17,16 +17,17 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
+from evokern.analysis.check.folder import known_problems
 from evokern.analysis.sanitize.race_check import RaceCheck, RaceSample
-from evokern.declaration.feasibility import launches_of
+from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
-from evokern.declaration.small_problems import elements, runnable
+from evokern.declaration.small_problems import elements, gate_problems, runnable, small_problem
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.device.sim.host_memory import workers_that_fit
-from evokern.errors import DeviceError
+from evokern.errors import DeviceError, KernelError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt import ANY_PARAMETER, NO_PATHS, ROUNDS, LoopRounds, Paths, few_rounds
@@ -311,3 +312,41 @@ def one_way_branches(
         sides = races.at(config, problem).paths.branches
         both |= {place: problem for place, seen in open_.items() if place not in both and sides.get(place, seen) - seen}
     return both
+
+
+def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profile) -> tuple[Problem, ...]:
+    """Return the given problem, or the kernel's small problems that a candidate can run.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        text: a problem such as `B=1 H=2 S=128 D=64`, or None.
+        chip: chip with the resource limits.
+
+    Raises:
+        KernelError: the kernel does not accept the problem, or the candidate cannot run any small problem.
+    """
+    if text is not None:
+        return (kernel.problem(text),)
+    templates = known_problems(kernel)[:1]
+    problems = gate_problems(kernel, config, templates, chip) if templates else ()
+    if not problems:
+        listed = "; ".join(kernel.workload.small_problems) or "none is declared"
+        example = templates[0] if templates else " ".join(f"{name}=…" for name in kernel.field_names)
+        remedy = f"set one with --problem, for example --problem '{example}'"
+        if templates and check(kernel, config, templates, chip, essential=True) is not None:
+            remedy = "change a gene with --set, or choose another problem with --problem"
+        raise KernelError(
+            f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed})"
+            f"{_violated(kernel, config, templates, chip)}; {remedy}"
+        )
+    return problems
+
+
+def _violated(kernel: Kernel, config: Config, templates: tuple[Problem, ...], chip: Profile) -> str:
+    """Return a clause with the constraint that rejects the candidate on the kernel's first small problem."""
+    for text in kernel.workload.small_problems if templates else ():
+        violation = check(kernel, config, [small_problem(kernel, text, templates[0])], chip, essential=True)
+        if violation is not None:
+            return f", because it violates a constraint: {violation}"
+    return ""

@@ -249,7 +249,7 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
     steps = _steps(config)
     for delta in (1, -1, 3):
         for problem in base:
-            for name in _numbers(kernel):
+            for name in [entry.name for entry in kernel.fields if not entry.choices]:
                 near = problem_with(kernel, problem, {name: int(problem[name]) + delta})
                 if near and _runs(kernel, config, near, chip):
                     yield near
@@ -284,10 +284,6 @@ def _is_worded(entry: ProblemField) -> bool:
     Fuzzing keeps the study's choice, because the candidate and the tolerance are for that choice.
     """
     return any(isinstance(choice, str) for choice in entry.choices)
-
-
-def _numbers(kernel: Kernel) -> list[str]:
-    return [entry.name for entry in kernel.fields if not entry.choices]
 
 
 def _steps(config: Config) -> list[int]:

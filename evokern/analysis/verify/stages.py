@@ -1,4 +1,4 @@
-"""Verification stages on the simulated device: sanitizer, full-size problems, fuzzing."""
+"""Verification stages on the simulated device, and a separate process that verifies a search's champion with them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Literal
 
+import torch
+
 from evokern.analysis.prove import OWN_SHARE, ProofSubject, at_own_problem, further_problems, within
 from evokern.analysis.sanitize.repeats import RepeatSearch, open_text, races_text
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
+from evokern.declaration.bounds.strict import judged_in
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import (
     MAX_PROBLEMS,
@@ -26,10 +29,11 @@ from evokern.declaration.small_problems import (
 from evokern.device.sim.algebra import EQUAL, SAME, Prover, algebra_facts, algebra_fault
 from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
-from evokern.device.sim.full_size_runs import FullSizeResult, OwnProblemRuns
+from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS, FullSizeResult, OwnProblemRuns
 from evokern.device.sim.stage import MOST_ELEMENTS_CHECKED
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
+from evokern.search.champion import VerifierSettings, VerifyJob
 from evokern.store import OWN_PROBLEM, algebra_text
 from evokern.wording import count_noun
 
@@ -291,3 +295,45 @@ def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterato
 
 def _affordable(candidate: CandidateUnderTest, problem: Problem) -> bool:
     return elements(candidate.kernel, candidate.config, problem) <= NEAR_ELEMENTS
+
+
+CASES = 24
+"""Number of fuzzing cases (some seconds); a count instead of a time makes runs reproducible."""
+FUZZ_SHARE = 0.6
+"""Share of the remaining time for fuzzing; the rest allows the last case to finish."""
+ALGEBRA_SHARE = 0.4
+"""Share of the remaining time for exact arithmetic."""
+LEAST_FUZZ_S = 1.0
+"""Shortest fuzzing time in seconds."""
+INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
+"""Maximum number of warp instructions on each full-size problem; they take up to a minute."""
+
+
+class ChampionWorker:
+    """Worker that runs the verification stages of a `VerifyJob`."""
+
+    def __init__(self, settings: VerifierSettings) -> None:
+        torch.set_num_threads(1)
+        kernel = judged_in(settings.context.kernel(), settings.study.gate.precision)
+        self._settings, self._kernel = settings, kernel
+        self.ready_report: dict[str, Any] = {}
+
+    def handle(self, job: VerifyJob) -> dict[str, Any]:
+        """Verify one trial and return the stages as a JSON-serialisable dictionary."""
+        settings, began = self._settings, time.monotonic()
+        candidate = CandidateUnderTest(self._kernel, job.config, settings.study, settings.context.problems,
+                              settings.context.profile, settings.secret)  # fmt: skip
+        stages = [sanitizer_stage(candidate)]
+        if stages[-1].state != "failed" and settings.predicted:
+            stages.append(own_problem_stage(candidate, INSTRUCTIONS))
+        if stages[-1].state != "failed":
+            left_s = job.seconds - (time.monotonic() - began)
+            stages.append(algebra_stage(candidate, stages[0], max(1.0, min(ALGEBRA_S, ALGEBRA_SHARE * left_s))))
+        if stages[-1].state != "failed":
+            seed = random.Random(f"{settings.secret} {job.number}").getrandbits(32)
+            left_s = job.seconds - (time.monotonic() - began)
+            stages.append(fuzz_stage(candidate, max(LEAST_FUZZ_S, FUZZ_SHARE * left_s), seed, most_cases=CASES))
+        return {
+            "passed": all(stage.state != "failed" for stage in stages),
+            "stages": {stage.name: {"state": stage.state, "detail": stage.detail, **stage.facts} for stage in stages},
+        }

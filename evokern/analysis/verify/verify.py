@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.analysis.candidates import TrialUnderTest, evaluate, running_device
-from evokern.analysis.stored import chip_of
+from evokern.analysis.candidates import TrialUnderTest, chip_of, evaluate, running_device
 from evokern.analysis.verify.stages import Stage, algebra_stage, fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device

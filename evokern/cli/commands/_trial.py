@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from evokern.cli._output import Output
-from evokern.cli._text import show_line
+from evokern.cli._output import Output, show_line
 from evokern.declaration.as_data.words import call_words
 from evokern.wording import GATE_COUNTS, distinguishing_digits, duration, limit_name, mean_suffix, microseconds
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._output import Output, save
-from evokern.cli._text import table
+from evokern.cli._output import Output, save, table
 from evokern.errors import UsageError
 from evokern.ownership import who_else_can_modify
 from evokern.wording import microseconds
@@ -101,8 +100,7 @@ def compare(
 
 def _found(output: Output, old: str, new: str, threshold: float, level: float, stored: bool, trust: bool) -> Comparison:
     from evokern.analysis.compare.compare import comparable, compare, compare_paired
-    from evokern.analysis.compare.compared_runs import compared_run
-    from evokern.analysis.compare.paired import pair, pairing_obstacle
+    from evokern.analysis.compare.compared_runs import compared_run, pair, pairing_obstacle
 
     one, two = compared_run(old), compared_run(new)
     comparable(one, two)

@@ -18,8 +18,7 @@ from evokern.cli._options import (
     parse_assignments,
     parse_extent,
 )
-from evokern.cli._output import Output
-from evokern.cli._text import table
+from evokern.cli._output import Output, table
 from evokern.errors import UsageError
 from evokern.wording import microseconds
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._output import Output
-from evokern.cli._text import show_line
+from evokern.cli._output import Output, show_line
 from evokern.files import read_text
 
 

@@ -20,16 +20,14 @@ from evokern.cli._options import (
     completions,
     parse_assignments,
 )
-from evokern.cli._output import LOGGER, Output, save
-from evokern.cli._text import table
+from evokern.cli._output import LOGGER, Output, save, table
 from evokern.errors import StoreError, UsageError
 from evokern.wording import count_noun, microseconds
 
 if TYPE_CHECKING:
     from evokern.analysis.profile.bound import Bottleneck
     from evokern.analysis.profile.counters import CountedCandidate
-    from evokern.analysis.profile.lines import LineProfile
-    from evokern.analysis.profile.simulated import CandidateProfile, LaunchProfile
+    from evokern.analysis.profile.simulated import CandidateProfile, LaunchProfile, LineProfile
     from evokern.analysis.profile.subject import ProfileSubject
 
 WORST_BOUND = 0.02

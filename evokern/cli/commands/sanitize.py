@@ -1,4 +1,4 @@
-"""`evokern sanitize` checks every access of a kernel on the CPU; `evokern prove` compares it in exact arithmetic."""
+"""`evokern check`, `evokern sanitize` and `evokern prove`: checks of a kernel that need no GPU."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from evokern.cli._options import (
     DEFAULT_DB,
     PROBLEM_FORMS,
     DbOption,
+    KernelArgument,
     ReferenceOption,
     SetOption,
     StoredTrustOption,
@@ -25,11 +26,62 @@ from evokern.cli._options import (
 from evokern.cli._output import Output
 from evokern.errors import UsageError
 from evokern.files import is_file
-from evokern.wording import changed_genes_text, counts
+from evokern.wording import changed_genes_text, count_noun, counts, low_priority_values_text, stage_label
+from evokern.wording import command as command_line
 
 if TYPE_CHECKING:
     from evokern.analysis.sanitize.candidate import SanitizeReport
     from evokern.simt import Finding
+
+_MARKS = {True: "ok", False: "FAILED", None: "-"}
+
+
+@command(
+    "check",
+    examples="""
+    evokern check attention
+    evokern check kernels/my_kernel --json
+    """,
+)
+def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) -> int:
+    """Check a kernel folder without a GPU.
+
+    The checks cover entry points, macros, constraints and compilation for every architecture. They compare the Python
+    reference with reference.h, and test whether rounding stays within the tolerance. They also simulate the default
+    candidate on a small problem. The exit code is 1 if a check fails; warnings do not affect it.
+    """
+    from evokern.analysis.check.own_process import check_apart
+    from evokern.study.discovery import find_kernel
+
+    loaded = find_kernel(kernel, trust=trust)
+    output.print_line(
+        f"{loaded.name}: {loaded.folder}, {count_noun(len(loaded.genes), 'gene')}, "
+        f"{loaded.space.size:,} combination{'' if loaded.space.size == 1 else 's'}"
+    )
+    marked = [text for gene in loaded.genes if (text := low_priority_values_text(gene))]
+    if marked:
+        output.print_line(f"low-priority values: {'; '.join(marked)}")
+    findings = []
+    for finding in check_apart(loaded):
+        findings.append(finding)
+        mark = "warning" if finding.warning else _MARKS[finding.ok]
+        output.print_line(f"{mark:<8}{stage_label(finding.check):<19}{finding.detail}")
+    failed = sum(finding.ok is False for finding in findings)
+    if output.json:
+        output.print_json(
+            {"kernel": loaded.name, "sound": not failed, "checks": [vars(finding) for finding in findings]}
+        )
+    else:
+        warnings = sum(finding.warning for finding in findings)
+        noted = f"; {count_noun(warnings, 'warning')}" if warnings else ""
+        output.print_line(f"{failed} of {len(findings)} checks failed{noted}" if failed else _sound(kernel) + noted)
+    return 1 if failed else 0
+
+
+def _sound(name: str) -> str:
+    sanitize = command_line("sanitize", name, "--problem")
+    return f"all checks passed; next, run other sizes with `{sanitize} PROBLEM`, or run `evokern search STUDY`"
+
 
 COMPILED = (".ptx", ".cubin", ".fatbin", ".o", ".so")
 """File name suffixes of compiled code."""
@@ -170,7 +222,7 @@ def sanitize(
         _require_kernel(target)
         _refuse("a kernel folder", of_files)
         from evokern.analysis.check.folder import known_problems
-        from evokern.analysis.sanitize.problems import small_or_given
+        from evokern.analysis.sanitize.repeats import small_or_given
         from evokern.study.discovery import find_kernel
 
         kernel = find_kernel(target, trust=trust)
@@ -322,7 +374,7 @@ def prove(
     the default candidate's or equal to the reference. The result of a trial is stored.
     """
     from evokern.analysis.prove import ProofRequest, proof_subject, prove_candidate, store_proof
-    from evokern.study.duration import parse_duration
+    from evokern.study.options import parse_duration
     from evokern.tuning.reference import register_reference
 
     if reference:

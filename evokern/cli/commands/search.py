@@ -127,7 +127,7 @@ def _reasons(result: SessionResult) -> list[str]:
 
 def _hints(result: SessionResult) -> list[str]:
     """Return lines that state what the failed trials have in common."""
-    from evokern.analysis.wrong_trials import hints_of
+    from evokern.analysis.no_success import hints_of
     from evokern.store import open_readonly
 
     failures = sum(result.summary["outcomes"][one] for one in ("wrong", "crashed", "hung"))

@@ -12,8 +12,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, StoredStudyArgument
-from evokern.cli._output import Output
-from evokern.cli._text import show_line, table
+from evokern.cli._output import Output, show_line, table
 from evokern.cli.commands._trial import show_trial
 from evokern.declaration.as_data.words import call_words
 from evokern.errors import UsageError, suggestion
@@ -95,7 +94,7 @@ def show(
     command works on any machine, even while a search is running, and needs no kernel folder. If --db is the folder of a
     sweep, the command lists the studies of the sweep, or shows STUDY from that folder.
     """
-    from evokern.analysis.wrong_trials import hints_of
+    from evokern.analysis.no_success import hints_of
     from evokern.store import open_readonly
 
     if db.is_dir():
@@ -348,7 +347,7 @@ def _reason_of(constraint: str) -> str:
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
     """Return a table of the most common reasons for failures: at most `most` in total and `each` per outcome."""
-    from evokern.analysis.wrong_trials import hints_of
+    from evokern.analysis.no_success import hints_of
     from evokern.report.trial_counts import reasons
 
     trials = list(reader.trials(record))

@@ -20,8 +20,7 @@ from evokern.cli._options import (
     RayAddressOption,
     StoredTrustOption,
 )
-from evokern.cli._output import Output, save
-from evokern.cli._text import show_line, table
+from evokern.cli._output import Output, save, show_line, table
 from evokern.cli.panel import Watcher
 from evokern.errors import InternalError, UsageError
 from evokern.files import link_outside, make_folder
@@ -344,7 +343,7 @@ def pack(
     from evokern.pack import PackRequest, packed_sweep
     from evokern.pack.crosswise import OverBudgetError
     from evokern.pack.from_sweep import in_words
-    from evokern.study.duration import parse_duration
+    from evokern.study.options import parse_duration
     from evokern.sweep import Journal, read_sweep
 
     databases = db or read_sweep(sweep).folder

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evokern.cuda_source.host.read import expression, host_launches, template_arguments, translated
-from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
+from evokern.cuda_source.host.evaluate import expression, host_launches, template_arguments, translated
+from evokern.cuda_source.host.frames import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.values import (
     Arithmetic,
     Dim3,
@@ -19,22 +19,7 @@ from evokern.cuda_source.host.values import (
 )
 
 __all__ = [
-    "Arithmetic",
-    "Dim3",
-    "Expr",
-    "HostBuffer",
-    "HostLaunch",
-    "Name",
-    "Pointer",
-    "TypeName",
-    "expression",
-    "host_launches",
-    "names_in",
-    "number",
-    "substituted",
-    "template_arguments",
-    "text_of",
-    "to_python",
-    "to_real",
+    "Arithmetic", "Dim3", "Expr", "HostBuffer", "HostLaunch", "Name", "Pointer", "TypeName", "expression",
+    "host_launches", "names_in", "number", "substituted", "template_arguments", "text_of", "to_python", "to_real",
     "translated",
-]
+]  # fmt: skip

@@ -16,7 +16,10 @@ from evokern.cuda_source.host.frames import (
     Closure,
     Frame,
     FunctionValue,
+    HostBuffer,
+    HostLaunch,
     ListValue,
+    Pointer,
     Sizes,
     Value,
     VariableReference,
@@ -39,7 +42,6 @@ from evokern.cuda_source.host.known_functions import (
     tensor_call,
 )
 from evokern.cuda_source.host.program import FunctionNode, ParameterNode, function_parameters, itself
-from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import (
     Arithmetic,

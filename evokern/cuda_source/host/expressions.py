@@ -13,7 +13,9 @@ from evokern.cuda_source.host.frames import (
     Closure,
     Frame,
     FunctionValue,
+    HostBuffer,
     ListValue,
+    Pointer,
     Sizes,
     StepsError,
     Value,
@@ -23,7 +25,6 @@ from evokern.cuda_source.host.frames import (
     owner_of,
 )
 from evokern.cuda_source.host.known_functions import REAL_TYPES
-from evokern.cuda_source.host.records import HostBuffer, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.types import TypeEvaluator
 from evokern.cuda_source.host.values import Arithmetic, Dim3, Expr, Name, TypeName, number, operation, whole

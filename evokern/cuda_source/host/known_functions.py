@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from evokern.cuda_source.c_types import type_size
 from evokern.cuda_source.host import tree
-from evokern.cuda_source.host.frames import ListValue, Sizes, Value, as_expr
-from evokern.cuda_source.host.records import HostBuffer
+from evokern.cuda_source.host.frames import HostBuffer, ListValue, Sizes, Value, as_expr
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import Arithmetic, Name, operation, whole
 

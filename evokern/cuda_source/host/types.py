@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from evokern.cuda_source.host import tree
-from evokern.cuda_source.host.frames import DEEPEST, Frame, FunctionValue, Value
+from evokern.cuda_source.host.frames import DEEPEST, Frame, FunctionValue, HostBuffer, HostLaunch, Pointer, Value
 from evokern.cuda_source.host.program import FunctionNode, HostProgram, itself
-from evokern.cuda_source.host.records import HostBuffer, HostLaunch, Pointer
 from evokern.cuda_source.host.tree import Node
 from evokern.cuda_source.host.values import Arithmetic, Expr, Name, TypeName
 

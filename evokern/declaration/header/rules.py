@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from evokern.declaration.constraint import AtMost, Constraint
 from evokern.declaration.genes import Value
 from evokern.declaration.header.leaves import Leaf, field_leaves, gene_leaf, macro_functions, samples_of
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import AtMost, Constraint
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
 from evokern.escaping import c_string
 

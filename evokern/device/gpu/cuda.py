@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
+from evokern.compile.elf import symbol_of
 from evokern.compile.records import Built, Program
-from evokern.compile.symbols import symbol_of
 from evokern.declaration.kernel import L2Window, Launch, Scalar, TileMap, bfloat16_bits
 from evokern.device.gpu.driver_call import check as check
 from evokern.device.gpu.driver_call import context_error as context_error

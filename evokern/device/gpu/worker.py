@@ -43,10 +43,9 @@ from evokern.device.gpu.rounds import play_round
 from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, EvokernError
 from evokern.gate import Gate, prove_power
-from evokern.gate.buffer_set import BufferSet
+from evokern.gate.buffer_set import BufferSet, planned_bytes
 from evokern.gate.check import RunFailed, calls, candidate_seed
 from evokern.gate.device_kernels import DeviceKernels
-from evokern.gate.memory_plan import planned_bytes
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import Rates

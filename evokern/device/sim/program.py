@@ -17,13 +17,13 @@ import numpy as np
 
 from evokern import simt
 from evokern.compile.build import compile_to_ptx
+from evokern.compile.elf import variable_name
 from evokern.compile.module_state import HEAP, restored_state
 from evokern.compile.records import CompileFailure, Program
-from evokern.compile.symbols import variable_name
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Scalar, TileMap, bfloat16_bits
 from evokern.declaration.render import Rendered, source_of
-from evokern.declaration.state import State
+from evokern.declaration.tensor import State
 from evokern.events import step
 from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols

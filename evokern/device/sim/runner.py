@@ -9,7 +9,7 @@ import torch
 from evokern import simt
 from evokern.compile.module_state import heap_fault, state_evidence
 from evokern.declaration.kernel import Launch, Problem, Tensor
-from evokern.declaration.state import State
+from evokern.declaration.tensor import State
 from evokern.device.sim.arguments import refill, upload
 from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import SimulatedProgram

@@ -21,7 +21,7 @@ from evokern.device.sim.predict import Predictor
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.device.sim.tail_risk import tail_risks
 from evokern.gate.data import exact_kinds
-from evokern.gate.tail_risk import margin_evidence
+from evokern.gate.verdict import margin_evidence
 from evokern.study.settings import InputSet, SimulationSettings
 
 BLOCKS = 8

@@ -17,8 +17,8 @@ from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.comparison import allowed_error
 from evokern.gate.data import torch_dtype
-from evokern.gate.reference_values import ReferenceValues
 from evokern.gate.references import answers_of
+from evokern.gate.sealed import ReferenceValues
 from evokern.simt import WriteRecord
 from evokern.study.settings import InputSet
 from evokern.wording import distinguishing_digits

@@ -2,7 +2,7 @@
 
 Errors close to the tolerance on a few hundred rows may exceed it on a few thousand. A GPU checks the whole problem and
 finds them; a small problem may not. So some blocks of the full-size problem run on the affected kind of inputs, and the
-gate's own rule (`evokern.gate.tail_risk`) extrapolates to all of it. More blocks run until the decision is clear or the
+gate's own rule (`evokern.gate.verdict`) extrapolates to all of it. More blocks run until the decision is clear or the
 budget is spent.
 """
 
@@ -23,7 +23,7 @@ from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.gate.check import candidate_seed
 from evokern.gate.comparison import error_over_tolerance, independent_errors
-from evokern.gate.tail_risk import TailRisk, margin_evidence, tail_risk, undecided
+from evokern.gate.verdict import TailRisk, margin_evidence, tail_risk, undecided
 from evokern.hardware.profiles import Profile
 from evokern.study.settings import InputSet, SimulationSettings
 

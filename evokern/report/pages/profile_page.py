@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.analysis.profile.counters import CountedCandidate
-from evokern.analysis.profile.lines import LineProfile
-from evokern.analysis.profile.simulated import CandidateProfile
+from evokern.analysis.profile.simulated import CandidateProfile, LineProfile
 from evokern.escaping import visible
 from evokern.templating import environment
 from evokern.wording import count_noun, microseconds

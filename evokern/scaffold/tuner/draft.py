@@ -11,21 +11,19 @@ from itertools import islice, product
 from math import prod
 from pathlib import Path
 
-from evokern.compile.accepted_options import split_options
+from evokern.compile.device_code import split_options
 from evokern.cuda_source import CudaSource, KernelFunction, read
 from evokern.cuda_source.c_types import ELEMENT_TYPES, NUMBERS, WHOLE
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
+from evokern.cuda_source.specialize.statements import drop_unreferenced
 from evokern.errors import SourceError
-from evokern.scaffold import resolve
 from evokern.scaffold.buffers import size_of
-from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import LIMIT, small_problems
-from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
-from evokern.scaffold.source_text import device_source
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of, resolved_types
+from evokern.scaffold.source_text import cpu_function, device_source
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
 from evokern.scaffold.tuner.stated import RTOL, require_outputs, with_stated
@@ -112,7 +110,7 @@ def _with_kernel_types(request: TunerRequest, source: CudaSource, function: Kern
     unknown = {p.base for p in function.parameters} - template - {*ELEMENT_TYPES, "void"}
     values = _default_configuration(request, source)
     options = [*_options(request)[0], *(f"-D{name}={value}" for name, value in values.items())]
-    types = resolve.types(source.device_text, unknown, options, DRAFTED_FOR[0]) if unknown else {}
+    types = resolved_types(source.device_text, unknown, options, DRAFTED_FOR[0]) if unknown else {}
     arguments, notes = [], []
     for parameter, given in zip(function.parameters, request.arguments, strict=True):
         base = types.get(parameter.base, parameter.base)

@@ -2,7 +2,7 @@
 
     python fake_kernel_tuner.py SCRIPT FOLDER ENTRY [ARGUMENT ...]
 
-`evokern.scaffold.tuner.script` starts this file. The first call to `tune_kernel` (for the kernel ENTRY, if it is not
+`evokern.scaffold.tuner.t1` starts this file. The first call to `tune_kernel` (for the kernel ENTRY, if it is not
 empty) ends the script. The call is written to FOLDER/call.json; the arrays of a call with `answer` go to
 FOLDER/arrays.npz. Packages that only access devices (pycuda, cupy, cuda, pynvml) are replaced, so that no device is
 used: `cupy` by NumPy, the others by objects that do nothing. Very large random arrays are replaced by views of one

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from evokern.compile.symbols import variable_name
+from evokern.compile.elf import variable_name
 from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.simt.arrays import Array
 

@@ -19,8 +19,7 @@ from evokern.gate import comparison
 from evokern.gate.comparison import Rule
 from evokern.gate.data import largest_finite, torch_dtype
 from evokern.gate.device_kernels import NonFinite
-from evokern.gate.reference_values import ReferenceValues
-from evokern.gate.sealed import Sealed
+from evokern.gate.sealed import ReferenceValues, Sealed
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
 """The generator's first four words for the key 0 (Random123's kat_vectors)."""

@@ -154,7 +154,7 @@ def test_the_gate_works_in_every_dtype_on_the_gpu(name: str) -> None:
     import torch
 
     from evokern.gate import Gate
-    from evokern.gate.sensitivity import prove_power
+    from evokern.gate.check import prove_power
 
     kernel = load_kernel(DATA / "kernels" / "cheats")
     tensors = {"x": Tensor(name, (4, 64)), "y": Tensor(name, (4, 64), role="output")}

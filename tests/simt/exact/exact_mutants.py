@@ -18,8 +18,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.device.sim.algebra import DIFFERENT, EQUAL, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, Prover
 from evokern.device.sim.program import SimulatedProgram
-from evokern.study.discovery import load_kernel
-from evokern.study.trust import remember_trust
+from evokern.study.discovery import load_kernel, remember_trust
 
 EARLIER = "caught earlier"
 """Verdict on a mutant that the gate or the sanitizer finds."""

@@ -12,8 +12,7 @@ from evokern.device.sim.algebra import OutputComparison, Prover
 from evokern.device.sim.algebra.comparison import differing
 from evokern.device.sim.algebra.runs import exact_run
 from evokern.hardware.profiles import CHIPS
-from evokern.study.discovery import load_kernel
-from evokern.study.trust import remember_trust
+from evokern.study.discovery import load_kernel, remember_trust
 
 _DECLARATION = """
 import torch

@@ -16,8 +16,7 @@ from evokern.device.sim.algebra import Prover
 from evokern.device.sim.algebra.influence import InfluenceSearch
 from evokern.device.sim.algebra.runs import Slices
 from evokern.hardware.profiles import CHIPS
-from evokern.study.discovery import load_kernel
-from evokern.study.trust import remember_trust
+from evokern.study.discovery import load_kernel, remember_trust
 
 Weights = dict[int, int]
 """Key → how often a row counts it."""

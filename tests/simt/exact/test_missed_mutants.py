@@ -15,9 +15,8 @@ from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.gate.comparison import tolerances
 from evokern.hardware.profiles import CHIPS
-from evokern.study.discovery import load_kernel
+from evokern.study.discovery import load_kernel, remember_trust
 from evokern.study.settings import SimulationSettings
-from evokern.study.trust import remember_trust
 
 MISSED = {
     "a tail that no row had": (

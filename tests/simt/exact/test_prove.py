@@ -29,8 +29,7 @@ from evokern.errors import UsageError
 from evokern.hardware.profiles import CHIPS
 from evokern.simt import ROUNDS
 from evokern.store import algebra_text
-from evokern.study.discovery import load_kernel
-from evokern.study.trust import remember_trust
+from evokern.study.discovery import load_kernel, remember_trust
 
 CHIP = CHIPS["l4"]
 PROBLEM = "3,264"

@@ -12,7 +12,7 @@ from functools import cache
 
 from evokern.compile.headers import SHIMS
 from evokern.cuda_source.lexer import without_comments
-from evokern.declaration.outside_headers import outside_headers
+from evokern.declaration.kernel_files import outside_headers
 from evokern.declaration.render import Rendered
 from evokern.simt.exact import MARK, MARKED
 
