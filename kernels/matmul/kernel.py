@@ -30,6 +30,8 @@ SKINNY_ROWS = 128
 """Maximum number of rows of A whose sums fit in a warp's registers (128 rows and 16 columns of C need 64 registers)."""
 BULK_K = 64
 """Elements of K per step of the bulk path: rows of 128 bytes, the widest swizzle."""
+BULK_COLUMNS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+"""Columns of a wgmma of the bulk path: one size of C is divided by 64, the other by any of these."""
 TICKETS = 4096
 """Maximum number of tiles of C that one launch can merge: the number of counters in the source."""
 FEWEST_BLOCKS = 0.75
@@ -215,8 +217,15 @@ GENES = (
         relieves={"memory": 2, "latency": 1},
     ),
     Parameter("CONSUMERS", (2, 1, 3), doc="bulk: warpgroups that multiply", when=BULK, relieves=("tensor", "latency")),
-    Parameter("CONSUMER_M", (64, 128), doc="bulk: rows of C per warpgroup", when=BULK, relieves=("shared-memory",)),
-    Parameter("TILE_N", (64, 128, 192, 256), default=128, doc="bulk: columns of C per tile", when=BULK),
+    Parameter("CONSUMER_M", (64, 128), doc="bulk: rows per warpgroup", when=BULK, relieves=("shared-memory",)),
+    Parameter("TILE_N", BULK_COLUMNS, default=128, doc="bulk: columns per warpgroup and tile", when=BULK),
+    Mutation(
+        "ROW_OPERAND",
+        ("a", "b"),
+        doc="bulk: the rows of a warpgroup are rows of A and C, and its columns columns of B and C (a), or the reverse (b)",
+        when=BULK,
+        relieves={"tensor": 2, "latency": 1},
+    ),
     Mutation(
         "SCHEDULE",
         ("together", "alternating"),
@@ -251,13 +260,6 @@ GENES = (
         doc="bulk: merge of the parts along K by the block that finishes last, or between the blocks of a cluster",
         when={**BULK, "SPLITS": (2, 3, 4, 6, 8)},
         relieves={"launch": 2, "memory": 1},
-    ),
-    Mutation(
-        "STORE",
-        ("bulk", "direct"),
-        doc="bulk: store C by tensor copies from shared memory, or from registers",
-        when={**BULK, "SPLITS": (1,)},
-        relieves={"memory": 1, "latency": 1},
     ),
     Parameter(
         "GRID_BLOCKS",
@@ -341,8 +343,28 @@ def cluster_blocks(c):
     return sharing_blocks(c) * (c.SPLITS if exchanged(c) else 1)
 
 
+def rows_of_b(c):
+    """Return whether the rows of a warpgroup are columns of B, on the bulk path."""
+    return c["ROW_OPERAND"] == "b"
+
+
+def extents(c, p):
+    """Return the sizes of C along the rows and the columns of a warpgroup of the bulk path."""
+    return (p.N, p.M) if rows_of_b(c) else (p.M, p.N)
+
+
+def stored_columns(c):
+    """Return the columns of a tile that one block stores on the bulk path."""
+    return c.TILE_N // (c.SPLITS if exchanged(c) else 1)
+
+
+def panel(columns):
+    """Return the columns of a panel in shared memory, whose rows are swizzled: 32, 64 or 128 bytes."""
+    return 64 if columns % 64 == 0 else 32 if columns % 32 == 0 else 16
+
+
 def tile_rows(c):
-    """Return the rows of a tile of C on the bulk path."""
+    """Return the rows of a tile on the bulk path."""
     return c.CONSUMER_M * (c.CONSUMERS if c["SCHEDULE"] == "together" else 1)
 
 
@@ -369,7 +391,8 @@ def tiles(c, p):
     """Return the number of tiles of C."""
     rows, columns = block_tile(c)
     if bulk(c):
-        return -(-p.M // (rows * c.CLUSTER_M)) * -(-p.N // (columns * c.CLUSTER_N)) * sharing_blocks(c)
+        across, along = extents(c, p)
+        return -(-across // (rows * c.CLUSTER_M)) * -(-along // (columns * c.CLUSTER_N)) * sharing_blocks(c)
     return -(-p.M // rows) * -(-p.N // columns)
 
 
@@ -458,15 +481,15 @@ def macros(c, p):
         "ALL_THREADS": threads(c), "LOADERS": loaders(c), "IN_FLIGHT": in_flight(c),
         "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,
         "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
-        "TILE_M": tile_rows(c), "RING_BYTES": ring_bytes(c), "C_STAGE": c_stage(c),
+        "TILE_M": tile_rows(c), "Y_PANEL": panel(c.TILE_N), "C_PANEL": panel(stored_columns(c)), "RING_BYTES": ring_bytes(c), "C_STAGE": c_stage(c),
         "LAUNCH_REGISTERS": registers_allowed(c), "PRODUCER_REGISTERS": producer_registers(c),
         "CONSUMER_REGISTERS": consumer_registers(c),
     }  # fmt: skip
 
 
 def c_stage(c):
-    """Return the bytes in which a warpgroup of the bulk path stages its rows of a tile of C."""
-    return 2 * c.CONSUMER_M * c.TILE_N if c["STORE"] == "bulk" and c.SPLITS == 1 else 0
+    """Return the bytes in which a warpgroup of the bulk path stages its rows of a tile of C: up to twice 64 columns."""
+    return 2 * c.CONSUMER_M * min(128, stored_columns(c))
 
 
 def ring_bytes(c):
@@ -557,7 +580,10 @@ def bulk_sums(c):
     """Compare the registers that sums need, with loads of other parts, with those of a consumer."""
     if not bulk(c):
         return True
-    merge = 32 * (c.SPLITS > 1) * (c["MERGE_PARTS"] == "ticket")
+    if exchanged(c):
+        merge = c.CONSUMER_M * stored_columns(c) // 128
+    else:
+        merge = 4 * c.SPLITS * (2 + 2 * (c.SPLITS < 4 and divides(32, c.TILE_N).holds)) * (c.SPLITS > 1)
     return AtMost(c.CONSUMER_M * c.TILE_N // 128 + 32 + merge, consumer_registers(c), "registers")
 
 
@@ -584,14 +610,23 @@ def bf16_instructions(c, p, chip):
 
 def bulk_launch(c, p):
     """Return the launch of the bulk path; with a cluster, each block loads its part of the box that both need."""
-    box_b = (c.TILE_N // c.CLUSTER_M, BULK_K) if transposed(p) else (BULK_K // c.CLUSTER_M, 64)
+
+    def loads(matrix, rows, sharers, columns):
+        """Return the map of A or B: rows along K, or BULK_K rows of panels."""
+        by_depth = matrix == "a" or transposed(p)
+        box = (rows // sharers, BULK_K) if by_depth else (BULK_K // sharers, columns)
+        return TileMap(matrix, box, f"{2 * box[1]}B")
+
+    operands = "ba" if rows_of_b(c) else "ab"
+    stored_panel = panel(stored_columns(c))
     maps = (
-        TileMap("a", (tile_rows(c) // c.CLUSTER_N, BULK_K), "128B"),
-        TileMap("b", box_b, "128B"),
-        TileMap("c", (c.CONSUMER_M, 64), "128B"),
+        loads(operands[0], tile_rows(c), c.CLUSTER_N, 64),
+        loads(operands[1], c.TILE_N, c.CLUSTER_M, panel(c.TILE_N)),
+        TileMap("c", (stored_panel, 64), "128B") if rows_of_b(c)
+        else TileMap("c", (c.CONSUMER_M, stored_panel), f"{2 * stored_panel}B"),
     )
     return Launch(
-        "matmul_bulk", blocks(c, p), threads(c), (*maps, "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
+        "matmul_bulk", blocks(c, p), threads(c), (*maps, "partial", *map(i32, (*extents(c, p), p.K))),
         shared_bytes=shared_bytes(c, p), min_blocks=c.MIN_BLOCKS, cluster=(cluster_blocks(c), 1, 1),
     )  # fmt: skip
 
@@ -618,7 +653,8 @@ def launches(c, p):
 def tensors(p, c):
     """Return A, B and C, and a workspace for the partial sums of a split along K."""
     parts = (1 if exchanged(c) else c.SPLITS) if bulk(c) else c.SPLIT_K
-    partial = (parts, p.M, p.N) if parts > 1 else (1,)
+    whole = (tiles(c, p), tile_rows(c), c.TILE_N) if bulk(c) else (p.M, p.N)
+    partial = (parts, *whole) if parts > 1 else (1,)
     return {
         "a": Tensor(p["dtype"], (p.M, p.K), large=4.0),
         "b": Tensor(p["dtype"], (p.N, p.K) if transposed(p) else (p.K, p.N), large=4.0),
@@ -679,7 +715,7 @@ STARTING_POINTS = (
     {**PERSISTENT, "FRAGMENTS": "in_place", "EPILOGUE": "store_warps"},
     # The ladder of fast.cu (2 consumers of 64 x 256, then clusters), and alternating consumers as in CUTLASS's
     # `KernelTmaWarpSpecializedPingpong`: 17.2 us at 4096 x 4096 x 256 on an H200, cuBLAS 20.6.
-    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "STORE": "direct", "CLUSTER_M": 2},
+    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2},
     {**COPY_ENGINE, "CONSUMER_M": 128, "SCHEDULE": "alternating", "STAGES": 5},
     # For fewer tiles than multiprocessors: one tile per block, or the steps along K divided.
     {"PATH": "bulk", "TILE_N": 192, "STAGES": 4, "CLUSTER_M": 2},
@@ -867,9 +903,22 @@ kernel = Kernel(
             "bulk_exchange",
             lambda c: (
                 not exchanged(c)
-                or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and divides(8 * c.SPLITS, c.TILE_N).holds)
+                or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and divides(16 * c.SPLITS, c.TILE_N).holds)
             ),
             "a cluster exchanges sums in the memory of the ring, so its blocks have one tile",
+        ),
+        Constraint(
+            "bulk_panels",
+            lambda c, p: not bulk(c) or transposed(p) or rows_of_b(c) or divides(32, c.TILE_N),
+            "with layout=nn, rows of B are stored in panels of at least 32 columns",
+        ),
+        Constraint(
+            "bulk_parts",
+            lambda c, p, chip: (
+                not bulk(c) or c.SPLITS == 1 or exchanged(c) or AtMost(c.SPLITS * tiles(c, p), 4 * chip.sms, "parts")
+            ),
+            "enough tiles need no split",
+            wasteful=True,
         ),
         Constraint("bulk_sums", bulk_sums, "the sums must fit in registers, because spills cost more than they save"),
         Constraint(
@@ -885,7 +934,7 @@ kernel = Kernel(
         ),
         Constraint(
             "bulk_columns",
-            lambda c, p: not bulk(c) or AtMost(c.TILE_N, max(64, 2 * p.N), "columns"),
+            lambda c, p: not bulk(c) or AtMost(c.TILE_N, max(64, 2 * extents(c, p)[1]), "columns"),
             "most columns of a tile would be outside C",
             wasteful=True,
         ),

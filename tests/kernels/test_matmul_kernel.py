@@ -134,7 +134,7 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
         ),
         # Tensor copies: tails on each side, clusters, warpgroups that take tiles in turn, sums in parts.
         ("136,72,200", BULK | {"GRID_BLOCKS": 132, "CLUSTER_M": 2}),
-        ("72,136,136,layout=nt,dtype=bf16", BULK | {"CLUSTER_N": 2, "STORE": "direct"}),
+        ("72,136,136,layout=nt,dtype=bf16", BULK | {"CLUSTER_N": 2, "TILE_N": 80}),
         ("136,136,200,layout=nt", BULK | {"SCHEDULE": "alternating", "GRID_BLOCKS": 132}),
         ("136,72,328", BULK | {"SPLITS": 3, "CONSUMERS": 1, "CONSUMER_M": 128}),
     ],
