@@ -77,6 +77,8 @@ from evokern.escaping import repr_of
 if TYPE_CHECKING:
     import torch
 
+    from evokern.hardware.profiles import Profile
+
 _TOLERANCE = one_of(Tolerance, "a Tolerance(atol, rtol)")
 
 Inputs = Mapping[str, "torch.Tensor"]
@@ -353,6 +355,8 @@ class Kernel:
 
     `evo` tries the feasible ones right after the default candidate. It skips them if the warm start is a search on the
     simulated chip, or uses three or more studies."""
+    starting_points_at: Callable[[Problem, Profile], Iterable[Mapping[str, Value]]] | None = None
+    """Function that returns further starting points for a problem and a chip, tried before the others."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()
@@ -366,7 +370,8 @@ class Kernel:
         self._check_types()
         object.__setattr__(self, "state", checked_state(self.name, self.state))
         object.__setattr__(self, "starting_points", self._points())
-        object.__setattr__(self, "_space", self._unbound())
+        object.__setattr__(self, "_space", Space(self.genes))
+        object.__setattr__(self, "_space", replace(self.space, starting_points=self._changes(self.starting_points)))
         names = [constraint.name for constraint in self.constraints]
         for name in names:
             if names.count(name) > 1:
@@ -376,7 +381,9 @@ class Kernel:
         """Check the type of each field, and make the functions check their results."""
         owner = f"kernel {self.name}"
         require("kernel", self, {"name": TEXT})
-        require(owner, self, dict.fromkeys(("launches", "macros", "vector_accesses", "architecture_suffix"), FUNCTION))
+        functions = ("launches", "macros", "vector_accesses", "architecture_suffix")
+        at = () if self.starting_points_at is None else ("starting_points_at",)
+        require(owner, self, dict.fromkeys((*functions, *at), FUNCTION))
         require(owner, self, {"source": TEXT, "deterministic": FLAG, "workload": one_of(Workload, "a Workload(…)")})
         launch, access = one_of(Launch, "a Launch"), one_of(VectorAccess, "a VectorAccess")
         checked: dict[str, object] = {
@@ -404,11 +411,24 @@ class Kernel:
             )
         return tuple(given)
 
-    def _unbound(self) -> Space:
-        """Return the space with the checked starting points."""
-        space = Space(self.genes)
-        points, changes = [space.default()], []
-        for number, given in enumerate(self.starting_points, 1):
+    def starting_points_for(self, problems: Sequence[Problem], chip: Profile) -> tuple[Mapping[str, Value], ...]:
+        """Return the starting points for these problems and this chip, best first.
+
+        Raises:
+            KernelError: a starting point is invalid.
+        """
+        points = self.space.starting_points
+        if self.starting_points_at is not None:
+            own = self._changes(point for p in problems for point in self.starting_points_at(p, chip))
+            points = (*own, *points)
+        default = self.space.default()
+        return tuple({self.space.canonical({**default, **point}): point for point in reversed(points)}.values())[::-1]
+
+    def _changes(self, points: Iterable[Mapping[str, Value]]) -> tuple[Mapping[str, Value], ...]:
+        """Return the starting points with checked values."""
+        space = self.space
+        known, changes = [space.default()], []
+        for number, given in enumerate(points, 1):
             where = f"kernel {self.name}: starting point {number}"
             if not isinstance(given, Mapping):
                 raise KernelError(f"{where} is {given!r}; use a mapping from genes to values")
@@ -422,12 +442,12 @@ class Kernel:
                 raise KernelError(
                     f"{where} sets {unused}, but the gene's `when` makes it inactive there; remove {unused}"
                 )
-            if point in points:
-                before = points.index(point)
+            if point in known:
+                before = known.index(point)
                 same = f"starting point {before}" if before else "the default candidate, which is always tried first"
                 raise KernelError(f"{where} repeats {same}; remove it")
-            points.append(point)
-        return replace(space, starting_points=tuple(changes))
+            known.append(point)
+        return tuple(changes)
 
     @property
     def space(self) -> Space:

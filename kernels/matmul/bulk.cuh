@@ -49,8 +49,8 @@ struct WorkItem {
     const TileOrigin at(tile, R, S);
     row = at.row + rank % CLUSTER_M * TILE_M, column = at.column + rank / CLUSTER_M * TILE_N;
     tile = tile * SHARING + rank;
-    const int all = (K + TILE_K - 1) / TILE_K, share = (all + SPLITS - 1) / SPLITS;
-    first_step = split * share, steps = min(share, all - first_step);
+    const int all = (K + TILE_K - 1) / TILE_K;
+    first_step = split * all / SPLITS, steps = (split + 1) * all / SPLITS - first_step;
   }
   __device__ __forceinline__ static int count(int R, int S) {
     return ((R + RASTER_M - 1) / RASTER_M) * ((S + RASTER_N - 1) / RASTER_N) * (EXCHANGE ? 1 : SPLITS);
@@ -345,7 +345,7 @@ matmul_bulk(const __grid_constant__ TensorMap x, const __grid_constant__ TensorM
       consumer.multiply(work.steps, item + stride < items);
       consumer.finish(work);
     }
-    if (threadIdx.x % 128 == 0) bulk_wait_group<0>();
+    if (threadIdx.x % 128 == 0) bulk_wait_read<0>();  // the memory of a block that ends is reused
     __syncwarp();
   }
   if constexpr (SHARING > 1) cluster_sync();  // no block may end while the other multicasts to it or arrives there

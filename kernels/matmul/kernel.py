@@ -222,7 +222,7 @@ GENES = (
     Mutation(
         "ROW_OPERAND",
         ("a", "b"),
-        doc="bulk: the rows of a warpgroup are rows of A and C, and its columns columns of B and C (a), or the reverse (b)",
+        doc="bulk: a warpgroup's rows are rows of A and C (a), or columns of B and C (b); its columns are the others",
         when=BULK,
         relieves={"tensor": 2, "latency": 1},
     ),
@@ -481,8 +481,10 @@ def macros(c, p):
         "ALL_THREADS": threads(c), "LOADERS": loaders(c), "IN_FLIGHT": in_flight(c),
         "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,
         "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
-        "TILE_M": tile_rows(c), "Y_PANEL": panel(c.TILE_N), "C_PANEL": panel(stored_columns(c)), "RING_BYTES": ring_bytes(c), "C_STAGE": c_stage(c),
-        "LAUNCH_REGISTERS": registers_allowed(c), "PRODUCER_REGISTERS": producer_registers(c),
+        "TILE_M": tile_rows(c),
+        "Y_PANEL": panel(c.TILE_N), "C_PANEL": panel(stored_columns(c)), "RING_BYTES": ring_bytes(c),
+        "C_STAGE": c_stage(c), "LAUNCH_REGISTERS": registers_allowed(c),
+        "PRODUCER_REGISTERS": producer_registers(c),
         "CONSUMER_REGISTERS": consumer_registers(c),
     }  # fmt: skip
 
@@ -597,9 +599,9 @@ def steps(c, p):
 
 
 def last_share(c, p):
-    """Compare the first step of the last split with the number of steps."""
+    """Compare the first step of the last split with the number of steps; the bulk path divides the steps evenly."""
     total, share = steps(c, p)
-    return AtMost(((c.SPLITS if bulk(c) else c.SPLIT_K) - 1) * share + 1, total, "steps")
+    return AtMost(c.SPLITS if bulk(c) else (c.SPLIT_K - 1) * share + 1, total, "steps")
 
 
 def bf16_instructions(c, p, chip):
@@ -619,11 +621,11 @@ def bulk_launch(c, p):
 
     operands = "ba" if rows_of_b(c) else "ab"
     stored_panel = panel(stored_columns(c))
+    stored = (stored_panel, 64) if rows_of_b(c) else (c.CONSUMER_M, stored_panel)
     maps = (
         loads(operands[0], tile_rows(c), c.CLUSTER_N, 64),
         loads(operands[1], c.TILE_N, c.CLUSTER_M, panel(c.TILE_N)),
-        TileMap("c", (stored_panel, 64), "128B") if rows_of_b(c)
-        else TileMap("c", (c.CONSUMER_M, stored_panel), f"{2 * stored_panel}B"),
+        TileMap("c", stored, f"{2 * stored[1]}B"),
     )
     return Launch(
         "matmul_bulk", blocks(c, p), threads(c), (*maps, "partial", *map(i32, (*extents(c, p), p.K))),

@@ -136,7 +136,13 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
         ("136,72,200", BULK | {"GRID_BLOCKS": 132, "CLUSTER_M": 2}),
         ("72,136,136,layout=nt,dtype=bf16", BULK | {"CLUSTER_N": 2, "TILE_N": 80}),
         ("136,136,200,layout=nt", BULK | {"SCHEDULE": "alternating", "GRID_BLOCKS": 132}),
-        ("136,72,328", BULK | {"SPLITS": 3, "CONSUMERS": 1, "CONSUMER_M": 128}),
+        ("72,136,72", BULK | {"ROW_OPERAND": "b", "TILE_N": 80, "CONSUMER_M": 128}),
+        # Blocks with one step and with two.
+        ("64,64,320", BULK | {"SPLITS": 3, "CONSUMERS": 1, "GRID_BLOCKS": 132}),
+        (
+            "136,64,136,dtype=bf16",
+            BULK | {"SPLITS": 2, "MERGE_PARTS": "cluster", "TILE_N": 96, "ROW_OPERAND": "b", "CONSUMERS": 1},
+        ),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict[str, Value]) -> None:
