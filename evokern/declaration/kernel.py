@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -370,8 +370,7 @@ class Kernel:
         self._check_types()
         object.__setattr__(self, "state", checked_state(self.name, self.state))
         object.__setattr__(self, "starting_points", self._points())
-        object.__setattr__(self, "_space", Space(self.genes))
-        object.__setattr__(self, "_space", replace(self.space, starting_points=self._changes(self.starting_points)))
+        object.__setattr__(self, "_space", self._unbound())
         names = [constraint.name for constraint in self.constraints]
         for name in names:
             if names.count(name) > 1:
@@ -411,43 +410,49 @@ class Kernel:
             )
         return tuple(given)
 
+    def _unbound(self) -> Space:
+        """Return the space with the checked starting points."""
+        space = Space(self.genes)
+        points, changes = [space.default()], []
+        for given in self._checked(space, self.starting_points):
+            point = space.canonical({**space.default(), **given})
+            changes.append(given)
+            if point in points:
+                before = points.index(point)
+                same = f"starting point {before}" if before else "the default candidate, which is always tried first"
+                raise KernelError(f"kernel {self.name}: starting point {len(changes)} repeats {same}; remove it")
+            points.append(point)
+        return replace(space, starting_points=tuple(changes))
+
+    def _checked(self, space: Space, points: Iterable[Any]) -> Iterator[Mapping[str, Value]]:
+        """Return starting points with values of the genes."""
+        for number, given in enumerate(points, 1):
+            where = f"kernel {self.name}: starting point {number}"
+            if not isinstance(given, Mapping):
+                raise KernelError(f"{where} is {given!r}; use a mapping from genes to values")
+            try:
+                changes = {name: _own(space.gene(name), value) for name, value in given.items()}
+                point = space.canonical({**space.default(), **changes})
+            except SpaceError as error:
+                raise KernelError(f"{where}: {error}") from error
+            unused = next((name for name, value in changes.items() if point[name] != value), None)
+            if unused is not None:
+                raise KernelError(
+                    f"{where} sets {unused}, but the gene's `when` makes it inactive there; remove {unused}"
+                )
+            yield changes
+
     def starting_points_for(self, problems: Sequence[Problem], chip: Profile) -> tuple[Mapping[str, Value], ...]:
         """Return the starting points for these problems and this chip, best first.
 
         Raises:
             KernelError: a starting point is invalid.
         """
-        points = self.space.starting_points
+        space, points = self.space, self.space.starting_points
         if self.starting_points_at is not None:
-            own = self._changes(point for p in problems for point in self.starting_points_at(p, chip))
-            points = (*own, *points)
-        default = self.space.default()
-        return tuple({self.space.canonical({**default, **point}): point for point in reversed(points)}.values())[::-1]
-
-    def _changes(self, points: Iterable[Mapping[str, Value]]) -> tuple[Mapping[str, Value], ...]:
-        """Return the starting points with checked values."""
-        space = self.space
-        known, changes = [space.default()], []
-        for number, given in enumerate(points, 1):
-            where = f"kernel {self.name}: starting point {number}"
-            if not isinstance(given, Mapping):
-                raise KernelError(f"{where} is {given!r}; use a mapping from genes to values")
-            try:
-                changes.append({name: _own(space.gene(name), value) for name, value in given.items()})
-                point = space.canonical({**space.default(), **changes[-1]})
-            except SpaceError as error:
-                raise KernelError(f"{where}: {error}") from error
-            unused = next((name for name, value in changes[-1].items() if point[name] != value), None)
-            if unused is not None:
-                raise KernelError(
-                    f"{where} sets {unused}, but the gene's `when` makes it inactive there; remove {unused}"
-                )
-            if point in known:
-                before = known.index(point)
-                same = f"starting point {before}" if before else "the default candidate, which is always tried first"
-                raise KernelError(f"{where} repeats {same}; remove it")
-            known.append(point)
-        return tuple(changes)
+            own = (point for p in problems for point in self.starting_points_at(p, chip))
+            points = (*self._checked(space, own), *points)
+        return tuple({space.canonical({**space.default(), **point}): point for point in points}.values())
 
     @property
     def space(self) -> Space:

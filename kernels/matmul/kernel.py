@@ -1,5 +1,7 @@
 """Matrix product in fp16 or bf16 on tensor cores; the second matrix is row-major or stored as a layer's weights."""
 
+from itertools import islice, product
+
 from evokern import (
     AtMost,
     Baseline,
@@ -30,6 +32,21 @@ SKINNY_ROWS = 128
 """Maximum number of rows of A whose sums fit in a warp's registers (128 rows and 16 columns of C need 64 registers)."""
 BULK_K = 64
 """Elements of K per step of the bulk path: rows of 128 bytes, the widest swizzle."""
+BULK_TILE = ("CONSUMERS", "CONSUMER_M", "SCHEDULE", "TILE_N", "ROW_OPERAND", "SPLITS")
+"""Genes of the bulk path that determine its tiles."""
+BULK_GENES = (*BULK_TILE, "STAGES", "GRID_BLOCKS")
+"""Genes that the starting points of the bulk path choose."""
+BULK_WARPGROUPS = (
+    (2, 64, "together"), (2, 128, "together"), (3, 64, "together"), (1, 64, "together"), (2, 64, "alternating"),
+    (2, 128, "alternating"), (3, 64, "alternating"),
+)  # fmt: skip
+"""Warpgroups, their rows, and schedules of the starting points of the bulk path."""
+BULK_POINTS = 12
+"""Number of starting points of the bulk path."""
+GRIDS = (0, 132)
+"""Resident blocks per MIN_BLOCKS; 0 for a block per tile."""
+STORE_CYCLES, MERGE_CYCLES = 0.1, 0.2
+"""Clock cycles in which a block stores a sum, and adds the parts of a split."""
 BULK_COLUMNS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 """Columns of a wgmma of the bulk path: one size of C is divided by 64, the other by any of these."""
 TICKETS = 4096
@@ -263,7 +280,7 @@ GENES = (
     ),
     Parameter(
         "GRID_BLOCKS",
-        (0, 132),
+        GRIDS,
         doc="bulk: resident blocks that take the tiles one after another, per MIN_BLOCKS; 0 for a block per tile",
         when=BULK,
         for_chips={132: ("h100", "h200")},
@@ -733,10 +750,56 @@ STARTING_POINTS = (
 )
 """Default choices of other matrix product kernels, and candidates for few rows."""
 
+
+
+class Choices(dict):
+    """Values of all genes, which are read like those of a candidate."""
+
+    __getattr__ = dict.__getitem__
+
+
+def bulk_cycles(c, p, chip):
+    """Estimate the clock cycles of a candidate of the bulk path, in which blocks take waves of tiles.
+
+    A wgmma takes half a cycle for each column, and L2 delivers the operands. Tiles are stored, and the parts of a split
+    merged, while nothing is multiplied, unless warpgroups alternate.
+    """
+    rows, columns = block_tile(c)
+    step = max(rows // 64 * 2 * columns, (rows + columns) * 2 * BULK_K / chip.l2_bytes_per_clock_per_sm)
+    waves = -(-tiles(c, p) * c.SPLITS // chip.sms)
+    last = rows * columns * (STORE_CYCLES + MERGE_CYCLES * (c.SPLITS > 1))
+    return waves * steps(c, p)[1] * step + last * (1 if c["SCHEDULE"] == "alternating" else waves)
+
+
+def bulk_points(p, chip):
+    """Return the fastest candidates of the bulk path according to `bulk_cycles`, each with another tile or split."""
+    if chip.compute_capability < (9, 0):
+        return []
+    default = {gene.name: gene.default for gene in GENES} | {"PATH": "bulk"}
+    shapes = product(BULK_WARPGROUPS, BULK_COLUMNS, "ab", (1, 2, 3, 4, 6, 8))
+    choices = [Choices(default, **dict(zip(BULK_TILE, (*first, *rest), strict=True))) for first, *rest in shapes]
+    found = []
+    for c in sorted(choices, key=lambda c: bulk_cycles(c, p, chip)):
+        if chip.sms in GRIDS and tiles(c, p) * c.SPLITS > chip.sms:
+            c["GRID_BLOCKS"] = chip.sms
+        rings = (Choices(c, STAGES=stages) for stages in (8, 6, 5, 4, 3, 2))
+        found += islice((ring for ring in rings if fits(ring, p, chip)), 1)
+        if len(found) == BULK_POINTS:
+            break
+    return [{name: c[name] for name in BULK_GENES if c[name] != default[name]} | {"PATH": "bulk"} for c in found]
+
+
+def fits(c, p, chip):
+    """Return whether a candidate of the bulk path meets all constraints, and has enough shared memory."""
+    rules = (rule for rule in kernel.constraints if rule.name.startswith("bulk_") or rule.name == "whole_last_share")
+    return shared_bytes(c, p) <= chip.shared_bytes_per_block and all(rule.evaluate(c, p, chip).holds for rule in rules)
+
+
 kernel = Kernel(
     name="matmul",
     genes=GENES,
     starting_points=STARTING_POINTS,
+    starting_points_at=bulk_points,
     fields=(
         *(ProblemField(name, most=65536) for name in "MNK"),
         ProblemField("dtype", ("f16", "bf16"), "f16", doc="element type of a, b and c"),
