@@ -751,7 +751,6 @@ STARTING_POINTS = (
 """Default choices of other matrix product kernels, and candidates for few rows."""
 
 
-
 class Choices(dict):
     """Values of all genes, which are read like those of a candidate."""
 
