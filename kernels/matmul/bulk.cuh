@@ -15,13 +15,13 @@
 constexpr int TILE_K = 64, PANEL = 64;  // a swizzled row has 128 bytes
 constexpr bool ROWS_OF_B = ROW_OPERAND == ROW_OPERAND_B;
 constexpr bool X_BY_DEPTH = NT || !ROWS_OF_B, Y_BY_DEPTH = NT || ROWS_OF_B;  // rows along K; otherwise K rows of panels
-constexpr bool ALTERNATING = SCHEDULE == SCHEDULE_ALTERNATING;
+constexpr bool ALTERNATING = SCHEDULE == SCHEDULE_ALTERNATING, SINGLE = GRID_BLOCKS == 0;  // a block has one item
 constexpr bool EXCHANGE = SPLITS > 1 && MERGE_PARTS == MERGE_PARTS_CLUSTER;
 constexpr int SHARING = CLUSTER_M * CLUSTER_N, SOURCES = CLUSTER_M + CLUSTER_N - 1;  // blocks that share loads, load for one
 constexpr int CLUSTER_BLOCKS = SHARING * (EXCHANGE ? SPLITS : 1);
 constexpr int PARTS = CONSUMER_M / 64, TEAM = ALTERNATING ? 128 : 128 * CONSUMERS;  // threads that store a tile of C
-constexpr int OCTETS = TILE_N / 8, STORED = EXCHANGE ? OCTETS / SPLITS : OCTETS;    // groups of 8 columns; stored by one block
-constexpr uint32_t FULL = RING_BYTES + CONSUMERS * C_STAGE, EMPTY = FULL + 8 * STAGES, TICKET = EMPTY + 8 * STAGES;
+constexpr int OCTETS = TILE_N / 8, PAIRS = TILE_N / 16;  // groups of 8 and of 16 columns
+constexpr uint32_t FULL = BARRIERS, EMPTY = FULL + 8 * STAGES, TICKET = EMPTY + 8 * STAGES;
 
 // Place of a step in the ring, and the parity of the phase in which it is filled.
 struct RingPlace {
@@ -186,97 +186,118 @@ struct Consumer {
 #pragma unroll
         for (int split = 0; split < SPLITS; split++)
 #pragma unroll
-          for (int i = 0; i < TOGETHER; i++) load_global_floats(part[split][i], place_of(split, m, n + i));
+          for (int i = 0; i < TOGETHER; i++) {
+            if (split != work.split) load_global_floats(part[split][i], place_of(split, m, n + i));
+          }
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++)
 #pragma unroll
           for (int j = 0; j < 4; j++) {
-            sum[m][n + i][j] = part[0][i][j];
+            float total = work.split == 0 ? sum[m][n + i][j] : part[0][i][j];
 #pragma unroll
-            for (int split = 1; split < SPLITS; split++) sum[m][n + i][j] += part[split][i][j];
+            for (int split = 1; split < SPLITS; split++) total += work.split == split ? sum[m][n + i][j] : part[split][i][j];
+            sum[m][n + i][j] = total;
           }
       }
     return true;
   }
 
-  // Sends other blocks of the cluster their columns of this block's part of the sums, and returns the sums of its own columns.
-  // The ring's memory is free, because a block has one item.
-  __device__ __forceinline__ void exchange(const WorkItem& work, float (&total)[PARTS][STORED][4]) {
-    auto slot = [&](int from, int m, int n) { return ((from * PARTS * STORED + m * STORED + n) * TEAM + team_rank) * 16; };
-    cluster_sync();
-#pragma unroll
-    for (int piece = 0; piece < SPLITS; piece++) {
-      if (piece == work.split) continue;
-      const uint32_t to = cluster_address(shared, piece * SHARING + rank % SHARING);
+  // A block of a cluster adds the parts of the columns of one piece. First it sends the others their columns of its part. The
+  // memory of the ring is free then, because a block has one item.
+  static constexpr int first_octet(int piece) { return piece * PAIRS / SPLITS * 2; }
+  __device__ __forceinline__ uint32_t slot(int from, int m, int n) {
+    constexpr int MOST = (PAIRS + SPLITS - 1) / SPLITS * 2;
+    return (((from * PARTS + m) * MOST + n) * TEAM + team_rank) * 16;
+  }
+  template <int PIECE>
+  __device__ __forceinline__ void send_pieces(const WorkItem& work) {
+    constexpr int FIRST = first_octet(PIECE), END = first_octet(PIECE + 1);
+    if (work.split != PIECE) {
+      const uint32_t to = cluster_address(shared, PIECE * SHARING + rank % SHARING);
 #pragma unroll
       for (int m = 0; m < PARTS; m++)
 #pragma unroll
-        for (int n = 0; n < STORED; n++) {
-          const float(&from)[4] = sum[m][piece * STORED + n];
-          store_cluster(to + slot(work.split - (work.split > piece), m, n), from[0], from[1], from[2], from[3]);
-        }
+        for (int n = FIRST; n < END; n++)
+          store_cluster(to + slot(work.split - (work.split > PIECE), m, n - FIRST), sum[m][n][0], sum[m][n][1], sum[m][n][2],
+                        sum[m][n][3]);
     }
-    cluster_sync();
+    if constexpr (PIECE + 1 < SPLITS) send_pieces<PIECE + 1>(work);
+  }
+  // Adds the parts of this block's piece in the order of K, and stores them.
+  template <int PIECE>
+  __device__ __forceinline__ void finish_piece(const WorkItem& work) {
+    constexpr int FIRST = first_octet(PIECE), END = first_octet(PIECE + 1);
+    if (work.split == PIECE) {
 #pragma unroll
-    for (int m = 0; m < PARTS; m++)
+      for (int m = 0; m < PARTS; m++)
 #pragma unroll
-      for (int n = 0; n < STORED; n++)
+        for (int n = FIRST; n < END; n++) {
+          float total[4];
 #pragma unroll
-        for (int part = 0; part < SPLITS; part++) {
-          Chunk other = {};
-          if (part != work.split) other = load_shared_chunk(shared + slot(part - (part > work.split), m, n));
+          for (int part = 0; part < SPLITS; part++) {
+            float other[4];
+            if (part != PIECE) load_shared_floats(other, shared + slot(part - (part > PIECE), m, n - FIRST));
 #pragma unroll
-          for (int i = 0; i < 4; i++) {
-            float own = sum[m][n][i];
-#pragma unroll
-            for (int piece = 1; piece < SPLITS; piece++) own = work.split == piece ? sum[m][piece * STORED + n][i] : own;
-            const float value = part == work.split ? own : __uint_as_float(other.v[i]);
-            total[m][n][i] = part == 0 ? value : total[m][n][i] + value;
+            for (int i = 0; i < 4; i++) {
+              const float value = part == PIECE ? sum[m][n][i] : other[i];
+              total[i] = part == 0 ? value : total[i] + value;
+            }
           }
+#pragma unroll
+          for (int i = 0; i < 4; i++) sum[m][n][i] = total[i];
         }
+      store<FIRST, END>(work);
+    } else if constexpr (PIECE + 1 < SPLITS) {
+      finish_piece<PIECE + 1>(work);
+    }
   }
 
-  // Stores sums by tensor copies, 64 columns at a time from one of two places. Boxes of C_PANEL columns are swizzled like
-  // the tiles. Each lane has the address of one row of four 8x8 matrices: the upper and lower rows of 8 columns, and of
-  // the next 8. For ROW_OPERAND=b they are transposed, and rows of a box are columns of the tile.
-  template <int COUNT>
-  __device__ __forceinline__ void store(const float (&total)[PARTS][COUNT][4], int row, int column) {
+  // Stores groups FIRST to END - 1 of the columns by tensor copies, 64 columns at a time, from PLACES in shared memory.
+  // Boxes of C_PANEL columns are swizzled like the tiles. Each lane has the address of one row of four 8x8 matrices: the
+  // upper and lower rows of 8 columns, and of the next 8. For ROW_OPERAND=b they are transposed, and rows of a box are columns.
+  template <int FIRST, int END>
+  __device__ __forceinline__ void store(const WorkItem& work) {
     constexpr int PITCH = 2 * (ROWS_OF_B ? PANEL : C_PANEL), BOX = C_PANEL / 8, PIECE = 8;  // octets of a box, of a place
-    constexpr int STORES = (COUNT + PIECE - 1) / PIECE;
     constexpr int BYTES = CONSUMER_M * C_PANEL * 2, PART = ROWS_OF_B ? BYTES / PARTS : 64 * PITCH;
+    constexpr int STORES = (END - FIRST + PIECE - 1) / PIECE, PLACES = C_STAGE / (CONSUMER_M * PIECE * 16);
+    const int row = work.row + (ALTERNATING ? 0 : warpgroup * CONSUMER_M);
     const int matrix_row = ROWS_OF_B ? lane % 8 + lane / 16 * 8 : warp * 16 + lane % 16;
     const uint32_t first = matrix_row * PITCH, mask = first / 128 % (PITCH / 16) * 16;
     const uint32_t chunk = ROWS_OF_B ? (warp * 2 + lane / 8 % 2) * 16 : lane / 16 * 16;
 #pragma unroll
     for (int piece = 0; piece < STORES; piece++) {
-      const uint32_t staged = shared + RING_BYTES + warpgroup * C_STAGE + piece % 2 * (CONSUMER_M * PIECE * 16);
-      // Waits until the place has been read. After an odd number of pieces, the last one of the previous tile was there.
-      if (threadIdx.x % 128 == 0) piece == 0 && STORES % 2 ? bulk_wait_read<0>() : bulk_wait_read<1>();
-      named_barrier_sync<128>(STORE_BARRIER + warpgroup);
+      const uint32_t staged = shared + STAGED + warpgroup * C_STAGE + piece % PLACES * (CONSUMER_M * PIECE * 16);
+      // Waits until the place has been read. With an odd number of stores, the last one of the previous tile was there.
+      if (piece == 0 ? !SINGLE : PLACES < STORES) {
+        if (threadIdx.x % 128 == 0) piece == 0 && (PLACES >= STORES || STORES % 2) ? bulk_wait_read<0>() : bulk_wait_read<1>();
+        named_barrier_sync<128>(STORE_BARRIER + warpgroup);
+      }
 #pragma unroll
-      for (int n = 0; n < PIECE && piece * PIECE + n < COUNT; n += 2)
+      for (int n = FIRST + piece * PIECE; n < END && n < FIRST + (piece + 1) * PIECE; n += 2)
 #pragma unroll
         for (int m = 0; m < PARTS; m++) {
-          const float(&left)[4] = total[m][piece * PIECE + n], (&right)[4] = total[m][piece * PIECE + n + 1];
+          const float(&left)[4] = sum[m][n], (&right)[4] = sum[m][n + 1];
           const uint32_t pairs[] = {pack_half2(left[0], left[1]), pack_half2(left[2], left[3]),
                                     pack_half2(right[0], right[1]), pack_half2(right[2], right[3])};
-          const uint32_t at = staged + n / BOX * BYTES + m * PART + first;
+          const int within = n - FIRST - piece * PIECE;
+          const uint32_t at = staged + within / BOX * BYTES + m * PART + first;
           if constexpr (ROWS_OF_B)
-            stmatrix_x4_transposed(at + n % BOX * 8 * PITCH + (chunk ^ mask), pairs);
+            stmatrix_x4_transposed(at + within % BOX * 8 * PITCH + (chunk ^ mask), pairs);
           else
-            stmatrix_x4(at + ((chunk + n % BOX * 16) ^ mask), pairs);
+            stmatrix_x4(at + ((chunk + within % BOX * 16) ^ mask), pairs);
         }
       fence_proxy_async();
       named_barrier_sync<128>(STORE_BARRIER + warpgroup);
       if (threadIdx.x % 128 == 0) {
 #pragma unroll
-        for (int n = 0; n < PIECE && piece * PIECE + n < COUNT; n += BOX) {
-          const int at = column + (piece * PIECE + n) * 8;
+        for (int n = FIRST + piece * PIECE; n < END && n < FIRST + (piece + 1) * PIECE; n += BOX) {
+          const uint32_t box = staged + (n - FIRST - piece * PIECE) / BOX * BYTES;
+          const int column = work.column + n * 8;
           if constexpr (ROWS_OF_B) {
 #pragma unroll
-            for (int m = 0; m < PARTS; m++) tile_store(c, staged + n / BOX * BYTES + m * PART, row + m * 64, at);
+            for (int m = 0; m < PARTS; m++) tile_store(c, box + m * PART, row + m * 64, column);
           } else {
-            tile_store(c, staged + n / BOX * BYTES, at, row);
+            tile_store(c, box, column, row);
           }
         }
         bulk_commit_group();
@@ -285,16 +306,18 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void finish(const WorkItem& work) {
-    const int row = work.row + (ALTERNATING ? 0 : warpgroup * CONSUMER_M);
     if constexpr (EXCHANGE) {
-      float total[PARTS][STORED][4];
-      exchange(work, total);
-      store(total, row, work.column + work.split * 8 * STORED);
+      cluster_sync();
+      send_pieces<0>(work);
+      cluster_sync();
+      finish_piece<0>(work);
     } else {
       if constexpr (SPLITS > 1) {
         if (!merge(work)) return;
+      } else if constexpr (SINGLE) {
+        sync_team();  // others have read the ring, whose memory is reused
       }
-      store(sum, row, work.column);
+      store<0, OCTETS>(work);
     }
   }
 };

@@ -32,6 +32,8 @@ SKINNY_ROWS = 128
 """Maximum number of rows of A whose sums fit in a warp's registers (128 rows and 16 columns of C need 64 registers)."""
 BULK_K = 64
 """Elements of K per step of the bulk path: rows of 128 bytes, the widest swizzle."""
+BULK_BYTES = 227 * 1024
+"""Shared memory of a block on compute capability 9.0."""
 BULK_TILE = ("CONSUMERS", "CONSUMER_M", "SCHEDULE", "TILE_N", "ROW_OPERAND", "SPLITS")
 """Genes of the bulk path that determine its tiles."""
 BULK_GENES = (*BULK_TILE, "STAGES", "GRID_BLOCKS")
@@ -252,7 +254,7 @@ GENES = (
     ),
     Parameter(
         "CLUSTER_M",
-        (1, 2, 4),
+        (1, 2),
         doc="bulk: blocks of a cluster below each other, which load the same columns of B once for all",
         when=BULK,
         relieves={"memory": 2},
@@ -371,13 +373,19 @@ def extents(c, p):
 
 
 def stored_columns(c):
-    """Return the columns of a tile that one block stores on the bulk path."""
-    return c.TILE_N // (c.SPLITS if exchanged(c) else 1)
+    """Return the maximum number of columns of a tile that one block stores on the bulk path, in pairs of octets."""
+    return 16 * -(-c.TILE_N // 16 // (c.SPLITS if exchanged(c) else 1))
 
 
 def panel(columns):
     """Return the columns of a panel in shared memory, whose rows are swizzled: 32, 64 or 128 bytes."""
     return 64 if columns % 64 == 0 else 32 if columns % 32 == 0 else 16
+
+
+def stored_panel(c):
+    """Return the columns of a box of C."""
+    even = not exchanged(c) or c.TILE_N // 16 % c.SPLITS == 0
+    return panel(stored_columns(c)) if even else 16
 
 
 def tile_rows(c):
@@ -499,29 +507,52 @@ def macros(c, p):
         "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,
         "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
         "TILE_M": tile_rows(c),
-        "Y_PANEL": panel(c.TILE_N), "C_PANEL": panel(stored_columns(c)), "RING_BYTES": ring_bytes(c),
+        "Y_PANEL": panel(c.TILE_N), "C_PANEL": stored_panel(c), "STAGED": staged_at(c), "BARRIERS": barriers_at(c),
         "C_STAGE": c_stage(c), "LAUNCH_REGISTERS": registers_allowed(c),
         "PRODUCER_REGISTERS": producer_registers(c),
         "CONSUMER_REGISTERS": consumer_registers(c),
     }  # fmt: skip
 
 
-def c_stage(c):
-    """Return the bytes in which a warpgroup of the bulk path stages its rows of a tile of C: up to twice 64 columns."""
-    return 2 * c.CONSUMER_M * min(128, stored_columns(c))
-
-
 def ring_bytes(c):
-    """Return the bytes of the ring of the bulk path, or of the sums that a cluster exchanges afterwards."""
-    rows, columns = block_tile(c)
-    exchange = 4 * rows * columns * (c.SPLITS - 1) // c.SPLITS if exchanged(c) else 0
-    return max(c.STAGES * 2 * BULK_K * (rows + columns), exchange)
+    """Return the bytes of the ring of the bulk path."""
+    return c.STAGES * 2 * BULK_K * sum(block_tile(c))
+
+
+def exchanged_bytes(c):
+    """Return the bytes of the sums that a block receives from others of its cluster."""
+    return 4 * tile_rows(c) * stored_columns(c) * (c.SPLITS - 1) if exchanged(c) else 0
+
+
+def c_stage(c):
+    """Return the bytes in which a warpgroup of the bulk path stages its rows of a tile of C.
+
+    A tile that is stored while the next one is loaded has its own memory: all of it, or twice 64 columns.
+    """
+    whole = 128 * c.CONSUMER_M * -(-stored_columns(c) // 64)
+    fits = ring_bytes(c) + c.CONSUMERS * whole + barrier_bytes(c) <= BULK_BYTES // c.MIN_BLOCKS
+    return whole if c.GRID_BLOCKS == 0 or fits else min(whole, 256 * c.CONSUMER_M)
+
+
+def barrier_bytes(c):
+    """Return the bytes of the barriers of the bulk path, and of a word for each warpgroup."""
+    return 16 * c.STAGES + 16
+
+
+def staged_at(c):
+    """Return the place of the staged tile of C; a block with one tile reuses the ring's memory."""
+    return exchanged_bytes(c) if c.GRID_BLOCKS == 0 else ring_bytes(c)
+
+
+def barriers_at(c):
+    """Return the place of the barriers of the bulk path."""
+    return max(ring_bytes(c), staged_at(c) + c.CONSUMERS * c_stage(c))
 
 
 def shared_bytes(c, p):
     """Return the bytes of dynamic shared memory: the ring, or a tile of C that reuses its space."""
     if bulk(c):
-        return ring_bytes(c) + c.CONSUMERS * c_stage(c) + 16 * c.STAGES + 16  # barriers, and a word per warpgroup
+        return barriers_at(c) + barrier_bytes(c)
     if skinny(c):
         places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
         ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
@@ -599,10 +630,8 @@ def bulk_sums(c):
     """Compare the registers that sums need, with loads of other parts, with those of a consumer."""
     if not bulk(c):
         return True
-    if exchanged(c):
-        merge = c.CONSUMER_M * stored_columns(c) // 128
-    else:
-        merge = 4 * c.SPLITS * (2 + 2 * (c.SPLITS < 4 and divides(32, c.TILE_N).holds)) * (c.SPLITS > 1)
+    ticket = c.SPLITS > 1 and not exchanged(c)
+    merge = ticket * 4 * c.SPLITS * (2 + 2 * (c.SPLITS < 4 and divides(32, c.TILE_N).holds))
     return AtMost(c.CONSUMER_M * c.TILE_N // 128 + 32 + merge, consumer_registers(c), "registers")
 
 
@@ -637,8 +666,7 @@ def bulk_launch(c, p):
         return TileMap(matrix, box, f"{2 * box[1]}B")
 
     operands = "ba" if rows_of_b(c) else "ab"
-    stored_panel = panel(stored_columns(c))
-    stored = (stored_panel, 64) if rows_of_b(c) else (c.CONSUMER_M, stored_panel)
+    stored = (stored_panel(c), 64) if rows_of_b(c) else (c.CONSUMER_M, stored_panel(c))
     maps = (
         loads(operands[0], tile_rows(c), c.CLUSTER_N, 64),
         loads(operands[1], c.TILE_N, c.CLUSTER_M, panel(c.TILE_N)),
@@ -964,10 +992,15 @@ kernel = Kernel(
             "larger clusters are not portable",
         ),
         Constraint(
+            "bulk_pairs",
+            lambda c: not bulk(c) or cluster_blocks(c) == 1 or divides(2, cluster_blocks(c)),
+            "a cluster occupies pairs of multiprocessors, so an odd one leaves many idle",
+            wasteful=True,
+        ),
+        Constraint(
             "bulk_exchange",
             lambda c: (
-                not exchanged(c)
-                or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and divides(16 * c.SPLITS, c.TILE_N).holds)
+                not exchanged(c) or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and c.TILE_N >= 16 * c.SPLITS)
             ),
             "a cluster exchanges sums in the memory of the ring, so its blocks have one tile",
         ),
