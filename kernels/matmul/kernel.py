@@ -34,7 +34,7 @@ BULK_K = 64
 """Elements of K per step of the bulk path: rows of 128 bytes, the widest swizzle."""
 BULK_BYTES = 227 * 1024
 """Shared memory of a block on compute capability 9.0."""
-BULK_TILE = ("CONSUMERS", "CONSUMER_M", "SCHEDULE", "TILE_N", "ROW_OPERAND", "SPLITS")
+BULK_TILE = ("CONSUMERS", "CONSUMER_M", "SCHEDULE", "TILE_N", "ROW_OPERAND", "SPLITS", "CLUSTER_M", "CLUSTER_N")
 """Genes of the bulk path that determine its tiles."""
 BULK_GENES = (*BULK_TILE, "STAGES", "GRID_BLOCKS")
 """Genes that the starting points of the bulk path choose."""
@@ -47,7 +47,13 @@ BULK_POINTS = 12
 """Number of starting points of the bulk path."""
 GRIDS = (0, 132)
 """Resident blocks per MIN_BLOCKS; 0 for a block per tile."""
-STORE_CYCLES, MERGE_CYCLES = 0.1, 0.2
+POWER_SHARE = 0.82
+"""Share of the tensor cores' rate at the power limit of an H200 (docs/lab/2026-11-27-kernels.md)."""
+L2_BYTES, UNALIGNED = 64, 2.2
+"""Bytes that L2 delivers to a multiprocessor in a clock cycle, and the factor for rows that are not aligned."""
+CLUSTER_CYCLES = 1500
+"""Clock cycles in which a cluster starts and ends."""
+STORE_CYCLES, MERGE_CYCLES = 0.1, 0.45
 """Clock cycles in which a block stores a sum, and adds the parts of a split."""
 BULK_COLUMNS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 """Columns of a wgmma of the bulk path: one size of C is divided by 64, the other by any of these."""
@@ -788,14 +794,23 @@ class Choices(dict):
 def bulk_cycles(c, p, chip):
     """Estimate the clock cycles of a candidate of the bulk path, in which blocks take waves of tiles.
 
-    A wgmma takes half a cycle for each column, and L2 delivers the operands. Tiles are stored, and the parts of a split
-    merged, while nothing is multiplied, unless warpgroups alternate.
+    In a step along K, the tensor cores take half a cycle for each column of a wgmma, and shared memory moves 128 bytes
+    per cycle: each tile once when it arrives, and both operands of each wgmma. All blocks share L2, which delivers rows
+    that are not aligned to its lines at less than half its rate, and the power limit, which lowers the clock. While a
+    tile is stored or merged, nothing is multiplied, unless warpgroups alternate.
     """
     rows, columns = block_tile(c)
-    step = max(rows // 64 * 2 * columns, (rows + columns) * 2 * BULK_K / chip.l2_bytes_per_clock_per_sm)
-    waves = -(-tiles(c, p) * c.SPLITS // chip.sms)
+    items = tiles(c, p) * c.SPLITS
+    waves = -(-items // chip.sms)
+    pitches = {"a": p.K, "b": p.K if transposed(p) else p.N}
+    x, y = (UNALIGNED if pitches[matrix] % BULK_K else 1 for matrix in ("ba" if rows_of_b(c) else "ab"))
+    loaded = 2 * BULK_K * (x * rows / c.CLUSTER_N + y * columns / c.CLUSTER_M)
+    tensor = rows * columns / 32
+    memory = rows * columns / 64 + 2 * rows + columns
+    step = max(waves * max(tensor, memory), items / chip.sms * max(tensor / POWER_SHARE, loaded / L2_BYTES))
     last = rows * columns * (STORE_CYCLES + MERGE_CYCLES * (c.SPLITS > 1))
-    return waves * steps(c, p)[1] * step + last * (1 if c["SCHEDULE"] == "alternating" else waves)
+    started = CLUSTER_CYCLES * (cluster_blocks(c) > 1)
+    return started + steps(c, p)[1] * step + last * (1 if c["SCHEDULE"] == "alternating" else waves)
 
 
 def bulk_points(p, chip):
@@ -803,11 +818,14 @@ def bulk_points(p, chip):
     if chip.compute_capability < (9, 0):
         return []
     default = {gene.name: gene.default for gene in GENES} | {"PATH": "bulk"}
-    shapes = product(BULK_WARPGROUPS, BULK_COLUMNS, "ab", (1, 2, 3, 4, 6, 8))
+    shapes = product(BULK_WARPGROUPS, BULK_COLUMNS, "ab", (1, 2, 3, 4, 6, 8), (1, 2), (1, 2))
     choices = [Choices(default, **dict(zip(BULK_TILE, (*first, *rest), strict=True))) for first, *rest in shapes]
     found = []
     for c in sorted(choices, key=lambda c: bulk_cycles(c, p, chip)):
-        if chip.sms in GRIDS and tiles(c, p) * c.SPLITS > chip.sms:
+        several = tiles(c, p) * c.SPLITS > chip.sms
+        if c["SCHEDULE"] == "alternating" and (c.SPLITS > 1 or not several):
+            continue
+        if chip.sms in GRIDS and several:
             c["GRID_BLOCKS"] = chip.sms
         rings = (Choices(c, STAGES=stages) for stages in (8, 6, 5, 4, 3, 2))
         found += islice((ring for ring in rings if fits(ring, p, chip)), 1)

@@ -15,7 +15,7 @@ from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
-from evokern.declaration.feasibility import check
+from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
@@ -217,6 +217,25 @@ def test_rows_of_b_fit_narrower_warps_at_nt() -> None:
     violation = check(KERNEL, config, [plain], CHIPS["h200"])
     assert violation is not None and violation.constraint == "wgmma_columns"
     assert check(KERNEL, config, [weights], CHIPS["h200"]) is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "first"),
+    [
+        ("3072,768,3072", {"ROW_OPERAND": "b", "TILE_N": 144, "SPLITS": 1}),  # 132 tiles
+        ("200,5120,13824", {"ROW_OPERAND": "b", "TILE_N": 208, "SPLITS": 3}),  # few rows of zeros
+        ("7944,304,3008", {"CONSUMER_M": 64, "TILE_N": 160, "CLUSTER_M": 2}),  # rows of B are not aligned
+        ("4096,4096,256", {"SCHEDULE": "alternating", "GRID_BLOCKS": 132}),  # stores take long
+    ],
+)
+def test_tiles_to_try_first_follow_from_the_problem(problem: str, first: dict[str, Value]) -> None:
+    """They are feasible, and only chips with tensor copies have any."""
+    p = KERNEL.problem(problem)
+    assert KERNEL.starting_points_for([p], CHIPS["l4"]) == KERNEL.space.starting_points
+    space = feasible_space(KERNEL, [p], CHIPS["h200"])
+    configs = space.starting_configs()[: len(space.starting_points) - len(KERNEL.space.starting_points)]
+    assert len(configs) >= 10 and all(map(space.feasible, configs))
+    assert {name: configs[0][name] for name in first} == first
 
 
 def test_baselines_compute_what_the_layout_says() -> None:
