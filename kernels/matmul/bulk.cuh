@@ -331,6 +331,7 @@ matmul_bulk(const __grid_constant__ TensorMap x, const __grid_constant__ TensorM
   if (threadIdx.x == 0) {
     prefetch_map(x);
     prefetch_map(y);
+    prefetch_map(c);
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(shared + FULL + 8 * stage, 1);
       mbarrier_init(shared + EMPTY + 8 * stage, SOURCES * TEAM / 32);
