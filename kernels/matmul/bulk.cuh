@@ -8,7 +8,7 @@
 // CONSUMERS warpgroups have CONSUMER_M rows each of a tile of TILE_M x TILE_N, or take whole tiles alternately (SCHEDULE). The
 // blocks of a cluster have CLUSTER_M x CLUSTER_N neighbouring tiles. Those with the same rows need the same tile of X, and
 // those with the same columns the same tile of Y: each loads a part of it for all. With SPLITS above one, the steps along K
-// of a tile are divided. The last block or warpgroup of a tile merges the parts (ticket), or the blocks of a cluster have one
+// of a tile are divided, and a block has one part. The last block of a tile merges the parts (ticket), or the blocks of a cluster have one
 // part each, and each block merges some columns (cluster).
 #pragma once
 
@@ -109,9 +109,9 @@ __device__ __forceinline__ void release(uint32_t empty, uint32_t rank, int lane)
   }
 }
 
-// Named barriers: of teams, of warpgroups that store, and of warpgroups that wait for their turn. A warpgroup that is two
+// Named barriers: of the team, of warpgroups that store, and of warpgroups that wait for their turn. A warpgroup that is two
 // phases of a stage ahead would take a phase of another warpgroup for its own, because only the parity differs.
-constexpr int TEAM_BARRIER = 1, STORE_BARRIER = 1 + CONSUMERS, TURN = 1 + 2 * CONSUMERS;
+constexpr int TEAM_BARRIER = 1, STORE_BARRIER = 2, TURN = 2 + CONSUMERS;
 
 struct Consumer {
   uint32_t shared, rank;
@@ -152,11 +152,11 @@ struct Consumer {
     for (int m = 0; m < PARTS; m++) pin_accumulators(sum[m]);
   }
 
-  __device__ __forceinline__ void sync_team() { named_barrier_sync<TEAM>(TEAM_BARRIER + (ALTERNATING ? warpgroup : 0)); }
+  __device__ __forceinline__ void sync_team() { named_barrier_sync<TEAM>(TEAM_BARRIER); }
 
   // Returns whether this team is the last to store partial sums of a tile; it sees the sums of all.
   __device__ __forceinline__ bool last_of_tile(int tile) {
-    const uint32_t word = shared + TICKET + 4 * (ALTERNATING ? warpgroup : 0);
+    const uint32_t word = shared + TICKET;
     __threadfence();
     sync_team();
     if (team_rank == 0) store_shared(word, atomicInc(&tickets[tile], SPLITS - 1) == SPLITS - 1);
@@ -167,38 +167,42 @@ struct Consumer {
   }
 
   // Stores this part of the sums in the workspace. If it is the tile's last, adds all parts in the order of K, independent
-  // of which part is the last, and returns true. Each warp accesses 512 contiguous bytes at a time.
+  // of which part is the last, and returns true. Each warp accesses 512 contiguous bytes at a time. The other parts come
+  // through the memory of the ring, many at a time, and each thread reads only what it has copied.
   __device__ __forceinline__ bool merge(const WorkItem& work) {
-    constexpr int TOGETHER = SPLITS < 4 && OCTETS % 4 == 0 ? 4 : 2;  // loads in flight for each part
-    auto place_of = [&](int split, int m, int n) {
-      return partial + (((static_cast<size_t>(work.tile) * SPLITS + split) * PARTS + m) * OCTETS + n) * (4 * TEAM) + 4 * team_rank;
-    };
+    constexpr int ALL = PARTS * OCTETS, ROOM = STAGES * STAGE / ((SPLITS - 1) * TEAM * 16), AT_ONCE = ROOM < ALL ? ROOM : ALL;
+    float* const first = partial + static_cast<size_t>(work.tile) * SPLITS * (ALL * 4 * TEAM) + 4 * team_rank;
 #pragma unroll
-    for (int m = 0; m < PARTS; m++)
-#pragma unroll
-      for (int n = 0; n < OCTETS; n++) store_global_floats(place_of(work.split, m, n), sum[m][n]);
+    for (int o = 0; o < ALL; o++) store_global_floats(first + (work.split * ALL + o) * (4 * TEAM), sum[o / OCTETS][o % OCTETS]);
     if (!last_of_tile(work.tile)) return false;
+    auto slot = [&](int other, int o) { return shared + ((other * AT_ONCE + o) * TEAM + team_rank) * 16; };
 #pragma unroll
-    for (int m = 0; m < PARTS; m++)
+    for (int begin = 0; begin < ALL; begin += AT_ONCE) {
 #pragma unroll
-      for (int n = 0; n < OCTETS; n += TOGETHER) {
-        float part[SPLITS][TOGETHER][4];
+      for (int other = 0; other < SPLITS - 1; other++) {
+        const float* from = first + ((other + (other >= work.split)) * ALL + begin) * (4 * TEAM);
 #pragma unroll
-        for (int split = 0; split < SPLITS; split++)
-#pragma unroll
-          for (int i = 0; i < TOGETHER; i++) {
-            if (split != work.split) load_global_floats(part[split][i], place_of(split, m, n + i));
-          }
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++)
-#pragma unroll
-          for (int j = 0; j < 4; j++) {
-            float total = work.split == 0 ? sum[m][n + i][j] : part[0][i][j];
-#pragma unroll
-            for (int split = 1; split < SPLITS; split++) total += work.split == split ? sum[m][n + i][j] : part[split][i][j];
-            sum[m][n + i][j] = total;
-          }
+        for (int o = 0; o < AT_ONCE && begin + o < ALL; o++) cp_async(slot(other, o), from + o * (4 * TEAM));
       }
+      cp_async_commit_group();
+      cp_async_wait_group<0>();
+#pragma unroll
+      for (int o = 0; o < AT_ONCE && begin + o < ALL; o++) {
+        float(&own)[4] = sum[(begin + o) / OCTETS][(begin + o) % OCTETS], total[4];
+#pragma unroll
+        for (int split = 0; split < SPLITS; split++) {
+          float part[4];
+          if (split != work.split) load_shared_floats(part, slot(split - (split > work.split), o));
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float value = split == work.split ? own[i] : part[i];
+            total[i] = split == 0 ? value : total[i] + value;
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) own[i] = total[i];
+      }
+    }
     return true;
   }
 
@@ -314,9 +318,8 @@ struct Consumer {
     } else {
       if constexpr (SPLITS > 1) {
         if (!merge(work)) return;
-      } else if constexpr (SINGLE) {
-        sync_team();  // others have read the ring, whose memory is reused
       }
+      if constexpr (SINGLE) sync_team();  // others have read the ring, whose memory is reused
       store<0, OCTETS>(work);
     }
   }
@@ -338,8 +341,8 @@ matmul_bulk(const __grid_constant__ TensorMap x, const __grid_constant__ TensorM
     }
     fence_mbarrier_init();
   }
-  if constexpr (CLUSTER_BLOCKS > 1)
-    cluster_sync();
+  if constexpr (SHARING > 1)
+    cluster_sync();  // others arrive at the barriers
   else
     __syncthreads();
 

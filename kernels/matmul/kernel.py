@@ -34,7 +34,9 @@ BULK_K = 64
 """Elements of K per step of the bulk path: rows of 128 bytes, the widest swizzle."""
 BULK_BYTES = 227 * 1024
 """Shared memory of a block on compute capability 9.0."""
-BULK_TILE = ("CONSUMERS", "CONSUMER_M", "SCHEDULE", "TILE_N", "ROW_OPERAND", "SPLITS", "CLUSTER_M", "CLUSTER_N")
+BULK_TILE = (
+    "CONSUMERS", "CONSUMER_M", "SCHEDULE", "SPLITS", "MERGE_PARTS", "CLUSTER_M", "CLUSTER_N", "TILE_N", "ROW_OPERAND",
+)  # fmt: skip
 """Genes of the bulk path that determine its tiles."""
 BULK_GENES = (*BULK_TILE, "STAGES", "GRID_BLOCKS")
 """Genes that the starting points of the bulk path choose."""
@@ -43,6 +45,8 @@ BULK_WARPGROUPS = (
     (2, 128, "alternating"), (3, 64, "alternating"),
 )  # fmt: skip
 """Warpgroups, their rows, and schedules of the starting points of the bulk path."""
+BULK_SPLITS = ((1, "ticket"), (2, "cluster"), (3, "ticket"), (4, "cluster"), (4, "ticket"), (6, "ticket"))
+"""Parts of a tile along K, and ways to merge them, of the starting points of the bulk path."""
 BULK_POINTS = 12
 """Number of starting points of the bulk path."""
 GRIDS = (0, 132)
@@ -53,8 +57,10 @@ L2_BYTES, UNALIGNED = 64, 2.2
 """Bytes that L2 delivers to a multiprocessor in a clock cycle, and the factor for rows that are not aligned."""
 CLUSTER_CYCLES = 1500
 """Clock cycles in which a cluster starts and ends."""
-STORE_CYCLES, MERGE_CYCLES = 0.1, 0.45
-"""Clock cycles in which a block stores a sum, and adds the parts of a split."""
+STORE_CYCLES, MERGE_CYCLES, EXCHANGE_CYCLES = 0.1, 0.25, 0.15
+"""Clock cycles in which a block stores a sum, and adds the parts of a split through the workspace or a cluster."""
+TICKET_CYCLES = 2500
+"""Clock cycles until the last block of a tile knows that it is the last."""
 BULK_COLUMNS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 """Columns of a wgmma of the bulk path: one size of C is divided by 64, the other by any of these."""
 TICKETS = 4096
@@ -260,7 +266,7 @@ GENES = (
     ),
     Parameter(
         "CLUSTER_M",
-        (1, 2),
+        (1, 2, 4),
         doc="bulk: blocks of a cluster below each other, which load the same columns of B once for all",
         when=BULK,
         relieves={"memory": 2},
@@ -427,11 +433,17 @@ def tiles(c, p):
     return -(-p.M // rows) * -(-p.N // columns)
 
 
+def filled(c, sms):
+    """Return how many of the multiprocessors clusters can fill; those of four and more leave some of a GPC idle."""
+    return sms * 15 // 16 if cluster_blocks(c) > 2 else sms
+
+
 def blocks(c, p):
     """Return the number of blocks for the tiles of C."""
     if bulk(c):
         # Clusters take equally many tiles, at least two: also small problems then show faults between tiles.
-        items, resident = tiles(c, p) * c.SPLITS // cluster_blocks(c), c.GRID_BLOCKS * c.MIN_BLOCKS // cluster_blocks(c)
+        items = tiles(c, p) * c.SPLITS // cluster_blocks(c)
+        resident = filled(c, c.GRID_BLOCKS) * c.MIN_BLOCKS // cluster_blocks(c)
         turns = max(2, -(-items // resident)) if resident else 1
         return -(-items // turns) * cluster_blocks(c)
     return tiles(c, p) if skinny(c) else -(-tiles(c, p) // c.TILES)
@@ -636,8 +648,7 @@ def bulk_sums(c):
     """Compare the registers that sums need, with loads of other parts, with those of a consumer."""
     if not bulk(c):
         return True
-    ticket = c.SPLITS > 1 and not exchanged(c)
-    merge = ticket * 4 * c.SPLITS * (2 + 2 * (c.SPLITS < 4 and divides(32, c.TILE_N).holds))
+    merge = 16 * (c.SPLITS > 1)
     return AtMost(c.CONSUMER_M * c.TILE_N // 128 + 32 + merge, consumer_registers(c), "registers")
 
 
@@ -791,6 +802,12 @@ class Choices(dict):
     __getattr__ = dict.__getitem__
 
 
+def unaligned(p):
+    """Return how much longer L2 takes to deliver A and B, whose rows may start anywhere in its lines."""
+    pitches = {"a": p.K, "b": p.K if transposed(p) else p.N}
+    return {name: UNALIGNED if pitch % BULK_K else 1 for name, pitch in pitches.items()}
+
+
 def bulk_cycles(c, p, chip):
     """Estimate the clock cycles of a candidate of the bulk path, in which blocks take waves of tiles.
 
@@ -801,14 +818,14 @@ def bulk_cycles(c, p, chip):
     """
     rows, columns = block_tile(c)
     items = tiles(c, p) * c.SPLITS
-    waves = -(-items // chip.sms)
-    pitches = {"a": p.K, "b": p.K if transposed(p) else p.N}
-    x, y = (UNALIGNED if pitches[matrix] % BULK_K else 1 for matrix in ("ba" if rows_of_b(c) else "ab"))
+    waves = -(-items // filled(c, chip.sms))
+    x, y = map(unaligned(p).get, "ba" if rows_of_b(c) else "ab")
     loaded = 2 * BULK_K * (x * rows / c.CLUSTER_N + y * columns / c.CLUSTER_M)
     tensor = rows * columns / 32
     memory = rows * columns / 64 + 2 * rows + columns
     step = max(waves * max(tensor, memory), items / chip.sms * max(tensor / POWER_SHARE, loaded / L2_BYTES))
-    last = rows * columns * (STORE_CYCLES + MERGE_CYCLES * (c.SPLITS > 1))
+    merged = 0 if c.SPLITS == 1 else EXCHANGE_CYCLES if exchanged(c) else MERGE_CYCLES
+    last = rows * columns * (STORE_CYCLES + merged) + TICKET_CYCLES * (merged == MERGE_CYCLES)
     started = CLUSTER_CYCLES * (cluster_blocks(c) > 1)
     return started + steps(c, p)[1] * step + last * (1 if c["SCHEDULE"] == "alternating" else waves)
 
@@ -818,14 +835,15 @@ def bulk_points(p, chip):
     if chip.compute_capability < (9, 0):
         return []
     default = {gene.name: gene.default for gene in GENES} | {"PATH": "bulk"}
-    shapes = product(BULK_WARPGROUPS, BULK_COLUMNS, "ab", (1, 2, 3, 4, 6, 8), (1, 2), (1, 2))
-    choices = [Choices(default, **dict(zip(BULK_TILE, (*first, *rest), strict=True))) for first, *rest in shapes]
+    clusters = ((1, 1), (2, 1), (1, 2)) if max(unaligned(p).values()) > 1 else ((1, 1),)
+    shapes = product(BULK_WARPGROUPS, BULK_SPLITS, clusters, BULK_COLUMNS, "ab")
+    choices = [Choices(default, **dict(zip(BULK_TILE, (*w, *x, *y, *z), strict=True))) for w, x, y, *z in shapes]
     found = []
     for c in sorted(choices, key=lambda c: bulk_cycles(c, p, chip)):
         several = tiles(c, p) * c.SPLITS > chip.sms
-        if c["SCHEDULE"] == "alternating" and (c.SPLITS > 1 or not several):
+        if c["SCHEDULE"] == "alternating" and not several:
             continue
-        if chip.sms in GRIDS and several:
+        if chip.sms in GRIDS and several and c.SPLITS == 1:
             c["GRID_BLOCKS"] = chip.sms
         rings = (Choices(c, STAGES=stages) for stages in (8, 6, 5, 4, 3, 2))
         found += islice((ring for ring in rings if fits(ring, p, chip)), 1)
@@ -1016,11 +1034,13 @@ kernel = Kernel(
             wasteful=True,
         ),
         Constraint(
-            "bulk_exchange",
+            "bulk_split",
             lambda c: (
-                not exchanged(c) or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and c.TILE_N >= 16 * c.SPLITS)
+                not bulk(c)
+                or c.SPLITS == 1
+                or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and c.TILE_N >= 16 * c.SPLITS)
             ),
-            "a cluster exchanges sums in the memory of the ring, so its blocks have one tile",
+            "parts are merged in the memory of the ring, so a block has one part of a tile",
         ),
         Constraint(
             "bulk_panels",
