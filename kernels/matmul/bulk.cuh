@@ -166,42 +166,57 @@ struct Consumer {
     return last;
   }
 
-  // Stores this part of the sums in the workspace. If it is the tile's last, adds all parts in the order of K, independent
-  // of which part is the last, and returns true. Each warp accesses 512 contiguous bytes at a time. The other parts come
-  // through the memory of the ring, many at a time, and each thread reads only what it has copied.
-  __device__ __forceinline__ bool merge(const WorkItem& work) {
-    constexpr int ALL = PARTS * OCTETS, ROOM = STAGES * STAGE / ((SPLITS - 1) * TEAM * 16), AT_ONCE = ROOM < ALL ? ROOM : ALL;
-    float* const first = partial + static_cast<size_t>(work.tile) * SPLITS * (ALL * 4 * TEAM) + 4 * team_rank;
-#pragma unroll
-    for (int o = 0; o < ALL; o++) store_global_floats(first + (work.split * ALL + o) * (4 * TEAM), sum[o / OCTETS][o % OCTETS]);
-    if (!last_of_tile(work.tile)) return false;
-    auto slot = [&](int other, int o) { return shared + ((other * AT_ONCE + o) * TEAM + team_rank) * 16; };
-#pragma unroll
-    for (int begin = 0; begin < ALL; begin += AT_ONCE) {
-#pragma unroll
-      for (int other = 0; other < SPLITS - 1; other++) {
-        const float* from = first + ((other + (other >= work.split)) * ALL + begin) * (4 * TEAM);
-#pragma unroll
-        for (int o = 0; o < AT_ONCE && begin + o < ALL; o++) cp_async(slot(other, o), from + o * (4 * TEAM));
-      }
-      cp_async_commit_group();
-      cp_async_wait_group<0>();
+  // Parts of a tile in the workspace, and the place in the ring's memory to which a thread copies those of other blocks.
+  static constexpr int ALL = PARTS * OCTETS, OTHERS = SPLITS > 1 ? SPLITS - 1 : 1, ROOM = STAGES * STAGE / (OTHERS * TEAM * 16);
+  static constexpr int AT_ONCE = ROOM < ALL ? ROOM : ALL;
+  __device__ __forceinline__ uint32_t copy_of(int other, int o) const { return shared + ((other * AT_ONCE + o) * TEAM + team_rank) * 16; }
+
+  // Adds the copied parts in the order of K to this block's part, which is the OWN-th.
+  template <int OWN>
+  __device__ __forceinline__ void add_copies(int split, int begin) {
+    if (split == OWN) {
 #pragma unroll
       for (int o = 0; o < AT_ONCE && begin + o < ALL; o++) {
         float(&own)[4] = sum[(begin + o) / OCTETS][(begin + o) % OCTETS], total[4];
 #pragma unroll
-        for (int split = 0; split < SPLITS; split++) {
-          float part[4];
-          if (split != work.split) load_shared_floats(part, slot(split - (split > work.split), o));
+        for (int part = 0; part < SPLITS; part++) {
+          float other[4];
+          if (part != OWN) load_shared_floats(other, copy_of(part - (part > OWN), o));
 #pragma unroll
           for (int i = 0; i < 4; i++) {
-            const float value = split == work.split ? own[i] : part[i];
-            total[i] = split == 0 ? value : total[i] + value;
+            const float value = part == OWN ? own[i] : other[i];
+            total[i] = part == 0 ? value : total[i] + value;
           }
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) own[i] = total[i];
       }
+    } else if constexpr (OWN + 1 < SPLITS) {
+      add_copies<OWN + 1>(split, begin);
+    }
+  }
+
+  // Stores this part of the sums in the workspace. If it is the tile's last, adds all parts in the order of K, independent
+  // of which part is the last, and returns true. Each warp accesses 512 contiguous bytes at a time, and each thread reads
+  // only what it has copied.
+  __device__ __forceinline__ bool merge(const WorkItem& work) {
+    constexpr int STRIDE = 4 * TEAM;
+    float* const first = partial + static_cast<size_t>(work.tile) * SPLITS * ALL * STRIDE + 4 * team_rank;
+    float* const own = first + work.split * ALL * STRIDE;
+#pragma unroll
+    for (int o = 0; o < ALL; o++) store_global_floats(own + o * STRIDE, sum[o / OCTETS][o % OCTETS]);
+    if (!last_of_tile(work.tile)) return false;
+#pragma unroll
+    for (int begin = 0; begin < ALL; begin += AT_ONCE) {
+#pragma unroll 1
+      for (int other = 0; other < SPLITS - 1; other++) {
+        const float* from = first + ((other + (other >= work.split)) * ALL + begin) * STRIDE;
+#pragma unroll 2
+        for (int o = 0; o < AT_ONCE && begin + o < ALL; o++) cp_async(copy_of(other, o), from + o * STRIDE);
+      }
+      cp_async_commit_group();
+      cp_async_wait_group<0>();
+      add_copies<0>(work.split, begin);
     }
     return true;
   }
