@@ -278,7 +278,7 @@ struct Consumer {
   __device__ __forceinline__ void store(const WorkItem& work) {
     constexpr int PITCH = 2 * (ROWS_OF_B ? PANEL : C_PANEL), BOX = C_PANEL / 8, PIECE = 8;  // octets of a box, of a place
     constexpr int BYTES = CONSUMER_M * C_PANEL * 2, PART = ROWS_OF_B ? BYTES / PARTS : 64 * PITCH;
-    constexpr int STORES = (END - FIRST + PIECE - 1) / PIECE, PLACES = C_STAGE / (CONSUMER_M * PIECE * 16);
+    constexpr int STORES = (END - FIRST + PIECE - 1) / PIECE, PLACES = (C_STAGE - 1) / (CONSUMER_M * PIECE * 16) + 1;
     const int row = work.row + (ALTERNATING ? 0 : warpgroup * CONSUMER_M);
     const int matrix_row = ROWS_OF_B ? lane % 8 + lane / 16 * 8 : warp * 16 + lane % 16;
     const uint32_t first = matrix_row * PITCH, mask = first / 128 % (PITCH / 16) * 16;

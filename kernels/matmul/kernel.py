@@ -547,7 +547,7 @@ def c_stage(c):
 
     A tile that is stored while the next one is loaded has its own memory: all of it, or twice 64 columns.
     """
-    whole = 128 * c.CONSUMER_M * -(-stored_columns(c) // 64)
+    whole = 2 * c.CONSUMER_M * stored_columns(c)
     fits = ring_bytes(c) + c.CONSUMERS * whole + barrier_bytes(c) <= BULK_BYTES // c.MIN_BLOCKS
     return whole if c.GRID_BLOCKS == 0 or fits else min(whole, 256 * c.CONSUMER_M)
 
