@@ -196,9 +196,9 @@ struct Consumer {
     }
   }
 
-  // Stores this part of the sums in the workspace. If it is the tile's last, adds all parts in the order of K, independent
-  // of which part is the last, and returns true. Each warp accesses 512 contiguous bytes at a time, and each thread reads
-  // only what it has copied.
+  // Stores this part of the sums in the workspace. If it is the tile's last, adds all parts and returns true. The order is
+  // that of K, whichever part is the last. Each warp accesses 512 contiguous bytes at a time, and each thread reads only
+  // what it has copied.
   __device__ __forceinline__ bool merge(const WorkItem& work) {
     constexpr int STRIDE = 4 * TEAM;
     float* const first = partial + static_cast<size_t>(work.tile) * SPLITS * ALL * STRIDE + 4 * team_rank;

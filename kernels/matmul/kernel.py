@@ -811,10 +811,10 @@ def unaligned(p):
 def bulk_cycles(c, p, chip):
     """Estimate the clock cycles of a candidate of the bulk path, in which blocks take waves of tiles.
 
-    In a step along K, the tensor cores take half a cycle for each column of a wgmma, and shared memory moves 128 bytes
-    per cycle: each tile once when it arrives, and both operands of each wgmma. All blocks share L2, which delivers rows
-    that are not aligned to its lines at less than half its rate, and the power limit, which lowers the clock. While a
-    tile is stored or merged, nothing is multiplied, unless warpgroups alternate.
+    In a step along K, the tensor cores take half a cycle for each column of a wgmma. Shared memory moves 128 bytes per
+    cycle: each tile once when it arrives, and both operands of each wgmma. All blocks share L2 and the power limit,
+    which lowers the clock. L2 delivers unaligned rows at less than half its rate. While a tile is stored or merged,
+    nothing is multiplied, unless warpgroups alternate.
     """
     rows, columns = block_tile(c)
     items = tiles(c, p) * c.SPLITS
