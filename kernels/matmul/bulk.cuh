@@ -17,6 +17,7 @@ constexpr bool ROWS_OF_B = ROW_OPERAND == ROW_OPERAND_B;
 constexpr bool X_BY_DEPTH = NT || !ROWS_OF_B, Y_BY_DEPTH = NT || ROWS_OF_B;  // rows along K; otherwise K rows of panels
 constexpr bool ALTERNATING = SCHEDULE == SCHEDULE_ALTERNATING, SINGLE = GRID_BLOCKS == 0;  // a block has one item
 constexpr bool EXCHANGE = SPLITS > 1 && MERGE_PARTS == MERGE_PARTS_CLUSTER;
+constexpr bool APART = EXCHANGE && RECEIVED > 0;  // sums arrive outside the ring, also while this block still multiplies
 constexpr int SHARING = CLUSTER_M * CLUSTER_N, SOURCES = CLUSTER_M + CLUSTER_N - 1;  // blocks that share loads, load for one
 constexpr int CLUSTER_BLOCKS = SHARING * (EXCHANGE ? SPLITS : 1);
 constexpr int PARTS = CONSUMER_M / 64, TEAM = ALTERNATING ? 128 : 128 * CONSUMERS;  // threads that store a tile of C
@@ -112,6 +113,14 @@ __device__ __forceinline__ void release(uint32_t empty, uint32_t rank, int lane)
 // Named barriers: of the team, of warpgroups that store, and of warpgroups that wait for their turn. A warpgroup that is two
 // phases of a stage ahead would take a phase of another warpgroup for its own, because only the parity differs.
 constexpr int TEAM_BARRIER = 1, STORE_BARRIER = 2, TURN = 2 + CONSUMERS;
+
+// Waits for the cluster before a block sends sums. With APART, each thread of the cluster has arrived at its start.
+__device__ __forceinline__ void sync_before_sending() {
+  if constexpr (!APART)
+    cluster_sync();
+  else if constexpr (SHARING == 1)
+    cluster_wait();
+}
 
 struct Consumer {
   uint32_t shared, rank;
@@ -221,12 +230,12 @@ struct Consumer {
     return true;
   }
 
-  // A block of a cluster adds the parts of the columns of one piece. First it sends the others their columns of its part. The
-  // memory of the ring is free then, because a block has one item.
+  // A block of a cluster adds the parts of the columns of one piece. First it sends the others their columns of its part, if
+  // they have started; if these arrive in the memory of the ring, the others have read it.
   static constexpr int first_octet(int piece) { return piece * PAIRS / SPLITS * 2; }
   __device__ __forceinline__ uint32_t slot(int from, int m, int n) {
     constexpr int MOST = (PAIRS + SPLITS - 1) / SPLITS * 2;
-    return (((from * PARTS + m) * MOST + n) * TEAM + team_rank) * 16;
+    return RECEIVED + (((from * PARTS + m) * MOST + n) * TEAM + team_rank) * 16;
   }
   template <int PIECE>
   __device__ __forceinline__ void send_pieces(const WorkItem& work) {
@@ -326,7 +335,7 @@ struct Consumer {
 
   __device__ __forceinline__ void finish(const WorkItem& work) {
     if constexpr (EXCHANGE) {
-      cluster_sync();
+      sync_before_sending();
       send_pieces<0>(work);
       cluster_sync();
       finish_piece<0>(work);
@@ -360,12 +369,13 @@ matmul_bulk(const __grid_constant__ TensorMap x, const __grid_constant__ TensorM
     cluster_sync();  // others arrive at the barriers
   else
     __syncthreads();
+  if constexpr (APART && SHARING == 1) cluster_arrive();
 
   if (warpgroup == CONSUMERS) {
     if constexpr (CONSUMER_REGISTERS > LAUNCH_REGISTERS) registers_decrease<PRODUCER_REGISTERS>();
     if (threadIdx.x / 32 % 4 == 0 && elect_one()) produce(x, y, shared, rank, R, S, K);
     __syncwarp();
-    if constexpr (EXCHANGE) cluster_sync(), cluster_sync();
+    if constexpr (EXCHANGE) sync_before_sending(), cluster_sync();
   } else {
     if constexpr (CONSUMER_REGISTERS > LAUNCH_REGISTERS) registers_increase<CONSUMER_REGISTERS>();
     Consumer consumer = {shared, rank, c, partial, static_cast<int>(threadIdx.x % TEAM), warpgroup, lane,

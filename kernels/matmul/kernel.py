@@ -526,6 +526,7 @@ def macros(c, p):
         "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
         "TILE_M": tile_rows(c),
         "Y_PANEL": panel(c.TILE_N), "C_PANEL": stored_panel(c), "STAGED": staged_at(c), "BARRIERS": barriers_at(c),
+        "RECEIVED": received_at(c),
         "C_STAGE": c_stage(c), "LAUNCH_REGISTERS": registers_allowed(c),
         "PRODUCER_REGISTERS": producer_registers(c),
         "CONSUMER_REGISTERS": consumer_registers(c),
@@ -557,14 +558,22 @@ def barrier_bytes(c):
     return 16 * c.STAGES + 16
 
 
+def received_at(c):
+    """Return the place of the sums from other blocks of a cluster: after the ring if they fit, else in its memory."""
+    fits = ring_bytes(c) + exchanged_bytes(c) + barrier_bytes(c) <= BULK_BYTES // c.MIN_BLOCKS
+    return ring_bytes(c) if fits else 0
+
+
 def staged_at(c):
     """Return the place of the staged tile of C; a block with one tile reuses the ring's memory."""
-    return exchanged_bytes(c) if c.GRID_BLOCKS == 0 else ring_bytes(c)
+    if c.GRID_BLOCKS:
+        return ring_bytes(c)
+    return 0 if received_at(c) else exchanged_bytes(c)
 
 
 def barriers_at(c):
     """Return the place of the barriers of the bulk path."""
-    return max(ring_bytes(c), staged_at(c) + c.CONSUMERS * c_stage(c))
+    return max(ring_bytes(c), staged_at(c) + c.CONSUMERS * c_stage(c), received_at(c) + exchanged_bytes(c))
 
 
 def shared_bytes(c, p):
