@@ -53,8 +53,8 @@ GRIDS = (0, 132)
 """Resident blocks per MIN_BLOCKS; 0 for a block per tile."""
 POWER_SHARE = 0.82
 """Share of the tensor cores' rate at the power limit of an H200 (docs/lab/2026-11-27-kernels.md)."""
-L2_BYTES, UNALIGNED = 64, 2.2
-"""Bytes that L2 delivers to a multiprocessor in a clock cycle, and the factor for rows that are not aligned."""
+L2_BYTES, UNALIGNED, NARROW = 64, 2.2, 1.2
+"""Bytes that L2 delivers to a multiprocessor in a clock cycle, and factors for unaligned and for short rows."""
 CLUSTER_CYCLES = 1500
 """Clock cycles in which a cluster starts and ends."""
 STORE_CYCLES, MERGE_CYCLES, EXCHANGE_CYCLES = 0.1, 0.25, 0.15
@@ -829,6 +829,7 @@ def bulk_cycles(c, p, chip):
     items = tiles(c, p) * c.SPLITS
     waves = -(-items // filled(c, chip.sms))
     x, y = map(unaligned(p).get, "ba" if rows_of_b(c) else "ab")
+    y *= NARROW if panel(c.TILE_N) < 64 and not transposed(p) and not rows_of_b(c) else 1
     loaded = 2 * BULK_K * (x * rows / c.CLUSTER_N + y * columns / c.CLUSTER_M)
     tensor = rows * columns / 32
     memory = rows * columns / 64 + 2 * rows + columns
@@ -844,7 +845,7 @@ def bulk_points(p, chip):
     if chip.compute_capability < (9, 0):
         return []
     default = {gene.name: gene.default for gene in GENES} | {"PATH": "bulk"}
-    clusters = ((1, 1), (2, 1), (1, 2)) if max(unaligned(p).values()) > 1 else ((1, 1),)
+    clusters = ((1, 1), (2, 1), (1, 2), (4, 1)) if max(unaligned(p).values()) > 1 else ((1, 1),)
     shapes = product(BULK_WARPGROUPS, BULK_SPLITS, clusters, BULK_COLUMNS, "ab")
     choices = [Choices(default, **dict(zip(BULK_TILE, (*w, *x, *y, *z), strict=True))) for w, x, y, *z in shapes]
     found = []
