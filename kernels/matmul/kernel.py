@@ -644,8 +644,8 @@ def accumulator_registers(c):
     if c["LOAD"] == "producer_warps":
         # Other warps hold the chunks, but two roles in one program need more registers: 128 sums spill 8 and 104 bytes.
         held = 24 - 8 * shape_compiled(c)
-    elif c["LOAD"] == "registers":  # 16-byte chunks in flight, their source addresses, and offsets of their accesses
-        held = 5 * chunks + 2 * (8 // c.VECTOR)
+    elif c["LOAD"] == "registers":  # 16-byte chunks in flight, source addresses, offsets of accesses, the workspace
+        held = 5 * chunks + 2 * (8 // c.VECTOR) + 8 * (c.SPLIT_K > 1)
     else:
         held = chunks * (1 - shape_compiled(c))  # source addresses, unless the strides are constants
     # Single-element loads need more registers to combine them, and a split stores single sums.

@@ -137,8 +137,7 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
         ("72,136,136,layout=nt,dtype=bf16", BULK | {"CLUSTER_N": 2, "TILE_N": 80}),
         ("136,136,200,layout=nt", BULK | {"SCHEDULE": "alternating", "GRID_BLOCKS": 132}),
         ("72,136,72", BULK | {"ROW_OPERAND": "b", "TILE_N": 80, "CONSUMER_M": 128}),
-        # Blocks with one step and with two.
-        ("64,64,320", BULK | {"SPLITS": 3, "CONSUMERS": 1, "GRID_BLOCKS": 132}),
+        ("64,64,328", BULK | {"SPLITS": 3, "CONSUMERS": 1, "CONSUMER_M": 128}),
         (
             "136,64,136,dtype=bf16",
             BULK | {"SPLITS": 2, "MERGE_PARTS": "cluster", "TILE_N": 96, "ROW_OPERAND": "b", "CONSUMERS": 1},
@@ -160,6 +159,15 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
         strict = _worker(KERNEL, p, chip, replace(gate, precision="f32"))._check(config, p)
         assert (strict.passed, strict.evidence["check"]) == (False, "tolerance")
     assert verdict.report["relative_error"] < (2e-3 if half else torch.finfo(torch_dtype(str(p["dtype"]))).eps / 2)
+
+
+def test_blocks_may_have_different_numbers_of_steps(tmp_path: Path) -> None:
+    """The end of a product orders its reads also if another block still multiplies; steps beyond K multiply zeros."""
+    steps = "steps = (split + 1) * all / SPLITS - first_step"
+    kernel = edited_kernel(tmp_path, "matmul", "matmul/bulk.cuh", steps, f"{steps} + (tile + 1) / 2 % 2")
+    problem = kernel.problem("64,256,64")
+    config = kernel.space.canonical({**kernel.space.default(), **BULK, "CONSUMERS": 1, "GRID_BLOCKS": 132})
+    assert _worker(kernel, problem, CHIPS["h200"], GateSettings())._check(config, problem).passed
 
 
 def _worker(kernel: Kernel, problem: Problem, chip: Profile, gate: GateSettings) -> SimWorker:
