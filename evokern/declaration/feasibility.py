@@ -116,7 +116,8 @@ def feasible_space(
     Raises:
         SpaceError: `genes` names an unknown gene or value.
     """
-    space = narrowed(kernel.space, genes or {})
+    points = kernel.starting_points_for(problems, chip)
+    space = narrowed(replace(kernel.space, starting_points=points), genes or {})
     late = {gene.name: values for gene in space.genes if (values := gene.low_priority_on(chip.name))}
     return replace(space, feasible=_Feasible(kernel, problems, chip), low_priority=late)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -74,6 +74,8 @@ from evokern.escaping import repr_of
 
 if TYPE_CHECKING:
     import torch
+
+    from evokern.hardware.profiles import Profile
 
 _TOLERANCE = one_of(Tolerance, "a Tolerance(atol, rtol)")
 
@@ -351,6 +353,8 @@ class Kernel:
 
     `evo` tries the feasible ones right after the default candidate. It skips them if the warm start is a search on the
     simulated chip, or uses three or more studies."""
+    starting_points_at: Callable[[Problem, Profile], Iterable[Mapping[str, Value]]] | None = None
+    """Function that returns further starting points for a problem and a chip, tried before the others."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()
@@ -374,7 +378,9 @@ class Kernel:
         """Check the type of each field, and make the functions check their results."""
         owner = f"kernel {self.name}"
         require("kernel", self, {"name": TEXT})
-        require(owner, self, dict.fromkeys(("launches", "macros", "vector_accesses", "architecture_suffix"), FUNCTION))
+        functions = ("launches", "macros", "vector_accesses", "architecture_suffix")
+        at = () if self.starting_points_at is None else ("starting_points_at",)
+        require(owner, self, dict.fromkeys((*functions, *at), FUNCTION))
         require(owner, self, {"source": TEXT, "deterministic": FLAG, "workload": one_of(Workload, "a Workload(…)")})
         launch, access = one_of(Launch, "a Launch"), one_of(VectorAccess, "a VectorAccess")
         checked: dict[str, object] = {
@@ -406,26 +412,45 @@ class Kernel:
         """Return the space with the checked starting points."""
         space = Space(self.genes)
         points, changes = [space.default()], []
-        for number, given in enumerate(self.starting_points, 1):
+        for given in self._checked(space, self.starting_points):
+            point = space.canonical({**space.default(), **given})
+            changes.append(given)
+            if point in points:
+                before = points.index(point)
+                same = f"starting point {before}" if before else "the default candidate, which is always tried first"
+                raise KernelError(f"kernel {self.name}: starting point {len(changes)} repeats {same}; remove it")
+            points.append(point)
+        return replace(space, starting_points=tuple(changes))
+
+    def _checked(self, space: Space, points: Iterable[Any]) -> Iterator[Mapping[str, Value]]:
+        """Return starting points with values of the genes."""
+        for number, given in enumerate(points, 1):
             where = f"kernel {self.name}: starting point {number}"
             if not isinstance(given, Mapping):
                 raise KernelError(f"{where} is {given!r}; use a mapping from genes to values")
             try:
-                changes.append({name: _own(space.gene(name), value) for name, value in given.items()})
-                point = space.canonical({**space.default(), **changes[-1]})
+                changes = {name: _own(space.gene(name), value) for name, value in given.items()}
+                point = space.canonical({**space.default(), **changes})
             except SpaceError as error:
                 raise KernelError(f"{where}: {error}") from error
-            unused = next((name for name, value in changes[-1].items() if point[name] != value), None)
+            unused = next((name for name, value in changes.items() if point[name] != value), None)
             if unused is not None:
                 raise KernelError(
                     f"{where} sets {unused}, but the gene's `when` makes it inactive there; remove {unused}"
                 )
-            if point in points:
-                before = points.index(point)
-                same = f"starting point {before}" if before else "the default candidate, which is always tried first"
-                raise KernelError(f"{where} repeats {same}; remove it")
-            points.append(point)
-        return replace(space, starting_points=tuple(changes))
+            yield changes
+
+    def starting_points_for(self, problems: Sequence[Problem], chip: Profile) -> tuple[Mapping[str, Value], ...]:
+        """Return the starting points for these problems and this chip, best first.
+
+        Raises:
+            KernelError: a starting point is invalid.
+        """
+        space, points = self.space, self.space.starting_points
+        if self.starting_points_at is not None:
+            own = (point for p in problems for point in self.starting_points_at(p, chip))
+            points = (*self._checked(space, own), *points)
+        return tuple({space.canonical({**space.default(), **point}): point for point in points}.values())
 
     @property
     def space(self) -> Space:

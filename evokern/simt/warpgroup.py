@@ -110,9 +110,10 @@ class WarpgroupProducts:
         limit = np.where(active.mask, self.committed - most, -1)
         self.hazards.finished = np.maximum(self.hazards.finished, limit)
         limit = self._of_warpgroups(limit)
-        kept = []
+        kept, finished = [], False
         for product in self.pending:
             ready = product.group < limit[product.active.lanes]
+            finished |= bool(ready.any())
             if ready.all():
                 self._finish(product)
             elif ready.any():
@@ -120,7 +121,7 @@ class WarpgroupProducts:
                 kept.append(self._some(product, ~ready))
             else:
                 kept.append(product)
-        if len(kept) < len(self.pending) and self._shared.order is not None:
+        if finished and self._shared.order is not None:
             self._shared.order.warpgroups(active)
         self.pending = kept
 

@@ -120,3 +120,14 @@ __device__ __forceinline__ Chunk load_global_nc_chunk(const void* pointer) {
   load_global_nc<16>(c.v, pointer);
   return c;
 }
+/// 16 bytes of floats. With words instead, the compiler may keep sums in integer registers.
+__device__ __forceinline__ void load_global_floats(float (&v)[4], const float* from) {
+  asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(from));
+}
+__device__ __forceinline__ void load_shared_floats(float (&v)[4], u32 from) {
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+}
+__device__ __forceinline__ void store_global_floats(float* to, const float (&v)[4]) {
+  asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+}

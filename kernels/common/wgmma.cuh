@@ -50,7 +50,11 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
 #define OUT_14(i) OUT_12(i), OUT_2(i + 12)
 #define OUT_18(i) OUT_16(i), OUT_2(i + 16)
 #define OUT_20(i) OUT_16(i), OUT_4(i + 16)
+#define OUT_22(i) OUT_20(i), OUT_2(i + 20)
 #define OUT_24(i) OUT_16(i), OUT_8(i + 16)
+#define OUT_26(i) OUT_24(i), OUT_2(i + 24)
+#define OUT_28(i) OUT_24(i), OUT_4(i + 24)
+#define OUT_30(i) OUT_28(i), OUT_2(i + 28)
 #define OUT_32(i) OUT_16(i), OUT_16(i + 16)
 #define LIST_8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define LIST_16 LIST_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -61,7 +65,11 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
 #define LIST_64 LIST_56 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define LIST_72 LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71"
 #define LIST_80 LIST_72 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define LIST_88 LIST_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define LIST_96 LIST_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define LIST_104 LIST_96 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define LIST_112 LIST_104 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define LIST_120 LIST_112 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define LIST_128 LIST_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
                          ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
@@ -77,11 +85,11 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED)    \
                  : "memory");                                                                                         \
   }                                                                                                                   \
-  template <int TRANSPOSED>                                                                                           \
+  template <int TRANSPOSED, int A_TRANSPOSED = 0>                                                                     \
   __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 8][4], u64 a, u64 b, bool add) {                         \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " R2 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS           \
-                 "k16.f32." FACTORS " {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, " R3 "; }"                            \
-                 : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED) : "memory");                  \
+                 "k16.f32." FACTORS " {" LIST "}, " R0 ", " R1 ", add, 1, 1, " R4 ", " R3 "; }"                       \
+                 : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED), "n"(A_TRANSPOSED) : "memory"); \
   }                                                                                                                   \
   template <int TRANSPOSED>                                                                                           \
   __device__ __forceinline__ void wgmma_accumulate(float (&c)[COLUMNS / 8][4], u64 a, u64 b) {                        \
@@ -97,5 +105,9 @@ WGMMA_OF(112, OUT_14, LIST_56, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
 WGMMA_OF(128, OUT_16, LIST_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 WGMMA_OF(144, OUT_18, LIST_72, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
 WGMMA_OF(160, OUT_20, LIST_80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+WGMMA_OF(176, OUT_22, LIST_88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
 WGMMA_OF(192, OUT_24, LIST_96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+WGMMA_OF(208, OUT_26, LIST_104, "%104", "%105", "%106", "%107", "%108", "%109", "%110")
+WGMMA_OF(224, OUT_28, LIST_112, "%112", "%113", "%114", "%115", "%116", "%117", "%118")
+WGMMA_OF(240, OUT_30, LIST_120, "%120", "%121", "%122", "%123", "%124", "%125", "%126")
 WGMMA_OF(256, OUT_32, LIST_128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")

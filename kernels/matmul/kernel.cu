@@ -12,7 +12,7 @@
 // 0 if B is [K, N]); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K if they are compile-time constants, as always on the skinny path;
 // otherwise 0). kernel.py has the rules, and computes the sizes that are macros: THREADS that multiply, PRODUCER_THREADS and
 // STORE_THREADS in addition, ALL_THREADS, LOADERS that load tiles, steps IN_FLIGHT while one is multiplied, PITCH of a row in
-// elements and STAGE of a tile in bytes, and the sizes of skinny.cuh.
+// elements and STAGE of a tile in bytes, and the sizes of skinny.cuh and bulk.cuh.
 
 #include <stdint.h>
 

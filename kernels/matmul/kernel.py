@@ -1,5 +1,7 @@
 """Matrix product in fp16 or bf16 on tensor cores; the second matrix is row-major or stored as a layer's weights."""
 
+from itertools import islice, product
+
 from evokern import (
     AtMost,
     Baseline,
@@ -30,6 +32,37 @@ SKINNY_ROWS = 128
 """Maximum number of rows of A whose sums fit in a warp's registers (128 rows and 16 columns of C need 64 registers)."""
 BULK_K = 64
 """Elements of K per step of the bulk path: rows of 128 bytes, the widest swizzle."""
+BULK_BYTES = 227 * 1024
+"""Shared memory of a block on compute capability 9.0."""
+BULK_TILE = (
+    "CONSUMERS", "CONSUMER_M", "SCHEDULE", "SPLITS", "MERGE_PARTS", "CLUSTER_M", "CLUSTER_N", "TILE_N", "ROW_OPERAND",
+)  # fmt: skip
+"""Genes of the bulk path that determine its tiles."""
+BULK_GENES = (*BULK_TILE, "STAGES", "GRID_BLOCKS")
+"""Genes that the starting points of the bulk path choose."""
+BULK_WARPGROUPS = (
+    (2, 64, "together"), (2, 128, "together"), (3, 64, "together"), (1, 64, "together"), (2, 64, "alternating"),
+    (2, 128, "alternating"), (3, 64, "alternating"),
+)  # fmt: skip
+"""Warpgroups, their rows, and schedules of the starting points of the bulk path."""
+BULK_SPLITS = ((1, "ticket"), (2, "cluster"), (3, "ticket"), (4, "cluster"), (4, "ticket"), (6, "ticket"))
+"""Parts of a tile along K, and ways to merge them, of the starting points of the bulk path."""
+BULK_POINTS = 12
+"""Number of starting points of the bulk path."""
+GRIDS = (0, 132)
+"""Resident blocks per MIN_BLOCKS; 0 for a block per tile."""
+POWER_SHARE = 0.82
+"""Share of the tensor cores' rate at the power limit of an H200 (docs/lab/2026-11-27-kernels.md)."""
+L2_BYTES, UNALIGNED, NARROW = 64, 2.2, 1.2
+"""Bytes that L2 delivers to a multiprocessor in a clock cycle, and factors for unaligned and for short rows."""
+CLUSTER_CYCLES = 1500
+"""Clock cycles in which a cluster starts and ends."""
+STORE_CYCLES, MERGE_CYCLES, EXCHANGE_CYCLES = 0.1, 0.25, 0.15
+"""Clock cycles in which a block stores a sum, and adds the parts of a split through the workspace or a cluster."""
+TICKET_CYCLES = 2500
+"""Clock cycles until the last block of a tile knows that it is the last."""
+BULK_COLUMNS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+"""Columns of a wgmma of the bulk path: one size of C is divided by 64, the other by any of these."""
 TICKETS = 4096
 """Maximum number of tiles of C that one launch can merge: the number of counters in the source."""
 FEWEST_BLOCKS = 0.75
@@ -215,8 +248,15 @@ GENES = (
         relieves={"memory": 2, "latency": 1},
     ),
     Parameter("CONSUMERS", (2, 1, 3), doc="bulk: warpgroups that multiply", when=BULK, relieves=("tensor", "latency")),
-    Parameter("CONSUMER_M", (64, 128), doc="bulk: rows of C per warpgroup", when=BULK, relieves=("shared-memory",)),
-    Parameter("TILE_N", (64, 128, 192, 256), default=128, doc="bulk: columns of C per tile", when=BULK),
+    Parameter("CONSUMER_M", (64, 128), doc="bulk: rows per warpgroup", when=BULK, relieves=("shared-memory",)),
+    Parameter("TILE_N", BULK_COLUMNS, default=128, doc="bulk: columns per warpgroup and tile", when=BULK),
+    Mutation(
+        "ROW_OPERAND",
+        ("a", "b"),
+        doc="bulk: a warpgroup's rows are rows of A and C (a), or columns of B and C (b); its columns are the others",
+        when=BULK,
+        relieves={"tensor": 2, "latency": 1},
+    ),
     Mutation(
         "SCHEDULE",
         ("together", "alternating"),
@@ -252,16 +292,9 @@ GENES = (
         when={**BULK, "SPLITS": (2, 3, 4, 6, 8)},
         relieves={"launch": 2, "memory": 1},
     ),
-    Mutation(
-        "STORE",
-        ("bulk", "direct"),
-        doc="bulk: store C by tensor copies from shared memory, or from registers",
-        when={**BULK, "SPLITS": (1,)},
-        relieves={"memory": 1, "latency": 1},
-    ),
     Parameter(
         "GRID_BLOCKS",
-        (0, 132),
+        GRIDS,
         doc="bulk: resident blocks that take the tiles one after another, per MIN_BLOCKS; 0 for a block per tile",
         when=BULK,
         for_chips={132: ("h100", "h200")},
@@ -341,8 +374,34 @@ def cluster_blocks(c):
     return sharing_blocks(c) * (c.SPLITS if exchanged(c) else 1)
 
 
+def rows_of_b(c):
+    """Return whether the rows of a warpgroup are columns of B, on the bulk path."""
+    return c["ROW_OPERAND"] == "b"
+
+
+def extents(c, p):
+    """Return the sizes of C along the rows and the columns of a warpgroup of the bulk path."""
+    return (p.N, p.M) if rows_of_b(c) else (p.M, p.N)
+
+
+def stored_columns(c):
+    """Return the maximum number of columns of a tile that one block stores on the bulk path, in pairs of octets."""
+    return 16 * -(-c.TILE_N // 16 // (c.SPLITS if exchanged(c) else 1))
+
+
+def panel(columns):
+    """Return the columns of a panel in shared memory, whose rows are swizzled: 32, 64 or 128 bytes."""
+    return 64 if columns % 64 == 0 else 32 if columns % 32 == 0 else 16
+
+
+def stored_panel(c):
+    """Return the columns of a box of C."""
+    even = not exchanged(c) or c.TILE_N // 16 % c.SPLITS == 0
+    return panel(stored_columns(c)) if even else 16
+
+
 def tile_rows(c):
-    """Return the rows of a tile of C on the bulk path."""
+    """Return the rows of a tile on the bulk path."""
     return c.CONSUMER_M * (c.CONSUMERS if c["SCHEDULE"] == "together" else 1)
 
 
@@ -369,15 +428,22 @@ def tiles(c, p):
     """Return the number of tiles of C."""
     rows, columns = block_tile(c)
     if bulk(c):
-        return -(-p.M // (rows * c.CLUSTER_M)) * -(-p.N // (columns * c.CLUSTER_N)) * sharing_blocks(c)
+        across, along = extents(c, p)
+        return -(-across // (rows * c.CLUSTER_M)) * -(-along // (columns * c.CLUSTER_N)) * sharing_blocks(c)
     return -(-p.M // rows) * -(-p.N // columns)
+
+
+def filled(c, sms):
+    """Return how many of the multiprocessors clusters can fill; those of four and more leave some of a GPC idle."""
+    return sms * 15 // 16 if cluster_blocks(c) > 2 else sms
 
 
 def blocks(c, p):
     """Return the number of blocks for the tiles of C."""
     if bulk(c):
         # Clusters take equally many tiles, at least two: also small problems then show faults between tiles.
-        items, resident = tiles(c, p) * c.SPLITS // cluster_blocks(c), c.GRID_BLOCKS * c.MIN_BLOCKS // cluster_blocks(c)
+        items = tiles(c, p) * c.SPLITS // cluster_blocks(c)
+        resident = filled(c, c.GRID_BLOCKS) * c.MIN_BLOCKS // cluster_blocks(c)
         turns = max(2, -(-items // resident)) if resident else 1
         return -(-items // turns) * cluster_blocks(c)
     return tiles(c, p) if skinny(c) else -(-tiles(c, p) // c.TILES)
@@ -460,28 +526,62 @@ def macros(c, p):
         "ALL_THREADS": threads(c), "LOADERS": loaders(c), "IN_FLIGHT": in_flight(c),
         "A_PITCH": a_pitch, "B_PITCH": b_pitch, "A_STAGE": 2 * a_rows * a_pitch, "B_STAGE": 2 * b_rows * b_pitch,
         "DEPTH_LANES": lanes_along_depth(c), "BLOCK_COLUMNS": block_tile(c)[1], "PIECES": pieces(c),
-        "TILE_M": tile_rows(c), "RING_BYTES": ring_bytes(c), "C_STAGE": c_stage(c),
-        "LAUNCH_REGISTERS": registers_allowed(c), "PRODUCER_REGISTERS": producer_registers(c),
+        "TILE_M": tile_rows(c),
+        "Y_PANEL": panel(c.TILE_N), "C_PANEL": stored_panel(c), "STAGED": staged_at(c), "BARRIERS": barriers_at(c),
+        "RECEIVED": received_at(c),
+        "C_STAGE": c_stage(c), "LAUNCH_REGISTERS": registers_allowed(c),
+        "PRODUCER_REGISTERS": producer_registers(c),
         "CONSUMER_REGISTERS": consumer_registers(c),
     }  # fmt: skip
 
 
-def c_stage(c):
-    """Return the bytes in which a warpgroup of the bulk path stages its rows of a tile of C."""
-    return 2 * c.CONSUMER_M * c.TILE_N if c["STORE"] == "bulk" and c.SPLITS == 1 else 0
-
-
 def ring_bytes(c):
-    """Return the bytes of the ring of the bulk path, or of the sums that a cluster exchanges afterwards."""
-    rows, columns = block_tile(c)
-    exchange = 4 * rows * columns * (c.SPLITS - 1) // c.SPLITS if exchanged(c) else 0
-    return max(c.STAGES * 2 * BULK_K * (rows + columns), exchange)
+    """Return the bytes of the ring of the bulk path."""
+    return c.STAGES * 2 * BULK_K * sum(block_tile(c))
+
+
+def exchanged_bytes(c):
+    """Return the bytes of the sums that a block receives from others of its cluster."""
+    return 4 * tile_rows(c) * stored_columns(c) * (c.SPLITS - 1) if exchanged(c) else 0
+
+
+def c_stage(c):
+    """Return the bytes in which a warpgroup of the bulk path stages its rows of a tile of C.
+
+    A tile that is stored while the next one is loaded has its own memory: all of it, or twice 64 columns.
+    """
+    whole = 2 * c.CONSUMER_M * stored_columns(c)
+    fits = ring_bytes(c) + c.CONSUMERS * whole + barrier_bytes(c) <= BULK_BYTES // c.MIN_BLOCKS
+    return whole if c.GRID_BLOCKS == 0 or fits else min(whole, 256 * c.CONSUMER_M)
+
+
+def barrier_bytes(c):
+    """Return the bytes of the barriers of the bulk path, and of a word for each warpgroup."""
+    return 16 * c.STAGES + 16
+
+
+def received_at(c):
+    """Return the place of the sums from other blocks of a cluster: after the ring if they fit, else in its memory."""
+    fits = ring_bytes(c) + exchanged_bytes(c) + barrier_bytes(c) <= BULK_BYTES // c.MIN_BLOCKS
+    return ring_bytes(c) if fits else 0
+
+
+def staged_at(c):
+    """Return the place of the staged tile of C; a block with one tile reuses the ring's memory."""
+    if c.GRID_BLOCKS:
+        return ring_bytes(c)
+    return 0 if received_at(c) else exchanged_bytes(c)
+
+
+def barriers_at(c):
+    """Return the place of the barriers of the bulk path."""
+    return max(ring_bytes(c), staged_at(c) + c.CONSUMERS * c_stage(c), received_at(c) + exchanged_bytes(c))
 
 
 def shared_bytes(c, p):
     """Return the bytes of dynamic shared memory: the ring, or a tile of C that reuses its space."""
     if bulk(c):
-        return ring_bytes(c) + c.CONSUMERS * c_stage(c) + 16 * c.STAGES + 16  # barriers, and a word per warpgroup
+        return barriers_at(c) + barrier_bytes(c)
     if skinny(c):
         places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
         ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
@@ -546,8 +646,8 @@ def accumulator_registers(c):
     if c["LOAD"] == "producer_warps":
         # Other warps hold the chunks, but two roles in one program need more registers: 128 sums spill 8 and 104 bytes.
         held = 24 - 8 * shape_compiled(c)
-    elif c["LOAD"] == "registers":  # 16-byte chunks in flight, their source addresses, and offsets of their accesses
-        held = 5 * chunks + 2 * (8 // c.VECTOR)
+    elif c["LOAD"] == "registers":  # 16-byte chunks in flight, source addresses, offsets of accesses, the workspace
+        held = 5 * chunks + 2 * (8 // c.VECTOR) + 8 * (c.SPLIT_K > 1)
     else:
         held = chunks * (1 - shape_compiled(c))  # source addresses, unless the strides are constants
     # Single-element loads need more registers to combine them, and a split stores single sums.
@@ -559,7 +659,7 @@ def bulk_sums(c):
     """Compare the registers that sums need, with loads of other parts, with those of a consumer."""
     if not bulk(c):
         return True
-    merge = 32 * (c.SPLITS > 1) * (c["MERGE_PARTS"] == "ticket")
+    merge = 16 * (c.SPLITS > 1)
     return AtMost(c.CONSUMER_M * c.TILE_N // 128 + 32 + merge, consumer_registers(c), "registers")
 
 
@@ -573,9 +673,9 @@ def steps(c, p):
 
 
 def last_share(c, p):
-    """Compare the first step of the last split with the number of steps."""
+    """Compare the first step of the last split with the number of steps; the bulk path divides the steps evenly."""
     total, share = steps(c, p)
-    return AtMost(((c.SPLITS if bulk(c) else c.SPLIT_K) - 1) * share + 1, total, "steps")
+    return AtMost(c.SPLITS if bulk(c) else (c.SPLIT_K - 1) * share + 1, total, "steps")
 
 
 def bf16_instructions(c, p, chip):
@@ -586,14 +686,22 @@ def bf16_instructions(c, p, chip):
 
 def bulk_launch(c, p):
     """Return the launch of the bulk path; with a cluster, each block loads its part of the box that both need."""
-    box_b = (c.TILE_N // c.CLUSTER_M, BULK_K) if transposed(p) else (BULK_K // c.CLUSTER_M, 64)
+
+    def loads(matrix, rows, sharers, columns):
+        """Return the map of A or B: rows along K, or BULK_K rows of panels."""
+        by_depth = matrix == "a" or transposed(p)
+        box = (rows // sharers, BULK_K) if by_depth else (BULK_K // sharers, columns)
+        return TileMap(matrix, box, f"{2 * box[1]}B")
+
+    operands = "ba" if rows_of_b(c) else "ab"
+    stored = (stored_panel(c), 64) if rows_of_b(c) else (c.CONSUMER_M, stored_panel(c))
     maps = (
-        TileMap("a", (tile_rows(c) // c.CLUSTER_N, BULK_K), "128B"),
-        TileMap("b", box_b, "128B"),
-        TileMap("c", (c.CONSUMER_M, 64), "128B"),
+        loads(operands[0], tile_rows(c), c.CLUSTER_N, 64),
+        loads(operands[1], c.TILE_N, c.CLUSTER_M, panel(c.TILE_N)),
+        TileMap("c", stored, f"{2 * stored[1]}B"),
     )
     return Launch(
-        "matmul_bulk", blocks(c, p), threads(c), (*maps, "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
+        "matmul_bulk", blocks(c, p), threads(c), (*maps, "partial", *map(i32, (*extents(c, p), p.K))),
         shared_bytes=shared_bytes(c, p), min_blocks=c.MIN_BLOCKS, cluster=(cluster_blocks(c), 1, 1),
     )  # fmt: skip
 
@@ -620,7 +728,8 @@ def launches(c, p):
 def tensors(p, c):
     """Return A, B and C, and a workspace for the partial sums of a split along K."""
     parts = (1 if exchanged(c) else c.SPLITS) if bulk(c) else c.SPLIT_K
-    partial = (parts, p.M, p.N) if parts > 1 else (1,)
+    whole = (tiles(c, p), tile_rows(c), c.TILE_N) if bulk(c) else (p.M, p.N)
+    partial = (parts, *whole) if parts > 1 else (1,)
     return {
         "a": Tensor(p["dtype"], (p.M, p.K), large=4.0),
         "b": Tensor(p["dtype"], (p.N, p.K) if transposed(p) else (p.K, p.N), large=4.0),
@@ -681,7 +790,7 @@ STARTING_POINTS = (
     {**PERSISTENT, "FRAGMENTS": "in_place", "EPILOGUE": "store_warps"},
     # The ladder of fast.cu (2 consumers of 64 x 256, then clusters), and alternating consumers as in CUTLASS's
     # `KernelTmaWarpSpecializedPingpong`: 17.2 us at 4096 x 4096 x 256 on an H200, cuBLAS 20.6.
-    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "STORE": "direct", "CLUSTER_M": 2},
+    {**COPY_ENGINE, "TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2},
     {**COPY_ENGINE, "CONSUMER_M": 128, "SCHEDULE": "alternating", "STAGES": 5},
     # For fewer tiles than multiprocessors: one tile per block, or the steps along K divided.
     {"PATH": "bulk", "TILE_N": 192, "STAGES": 4, "CLUSTER_M": 2},
@@ -697,10 +806,75 @@ STARTING_POINTS = (
 )
 """Default choices of other matrix product kernels, and candidates for few rows."""
 
+
+class Choices(dict):
+    """Values of all genes, which are read like those of a candidate."""
+
+    __getattr__ = dict.__getitem__
+
+
+def unaligned(p):
+    """Return how much longer L2 takes to deliver A and B, whose rows may start anywhere in its lines."""
+    pitches = {"a": p.K, "b": p.K if transposed(p) else p.N}
+    return {name: UNALIGNED if pitch % BULK_K else 1 for name, pitch in pitches.items()}
+
+
+def bulk_cycles(c, p, chip):
+    """Estimate the clock cycles of a candidate of the bulk path, in which blocks take waves of tiles.
+
+    In a step along K, the tensor cores take half a cycle for each column of a wgmma. Shared memory moves 128 bytes per
+    cycle: each tile once when it arrives, and both operands of each wgmma. All blocks share L2 and the power limit,
+    which lowers the clock. L2 delivers unaligned rows at less than half its rate. While a tile is stored or merged,
+    nothing is multiplied, unless warpgroups alternate.
+    """
+    rows, columns = block_tile(c)
+    items = tiles(c, p) * c.SPLITS
+    waves = -(-items // filled(c, chip.sms))
+    x, y = map(unaligned(p).get, "ba" if rows_of_b(c) else "ab")
+    y *= NARROW if panel(c.TILE_N) < 64 and not transposed(p) and not rows_of_b(c) else 1
+    loaded = 2 * BULK_K * (x * rows / c.CLUSTER_N + y * columns / c.CLUSTER_M)
+    tensor = rows * columns / 32
+    memory = rows * columns / 64 + 2 * rows + columns
+    step = max(waves * max(tensor, memory), items / chip.sms * max(tensor / POWER_SHARE, loaded / L2_BYTES))
+    merged = 0 if c.SPLITS == 1 else EXCHANGE_CYCLES if exchanged(c) else MERGE_CYCLES
+    last = rows * columns * (STORE_CYCLES + merged) + TICKET_CYCLES * (merged == MERGE_CYCLES)
+    started = CLUSTER_CYCLES * (cluster_blocks(c) > 1)
+    return started + steps(c, p)[1] * step + last * (1 if c["SCHEDULE"] == "alternating" else waves)
+
+
+def bulk_points(p, chip):
+    """Return the fastest candidates of the bulk path according to `bulk_cycles`, each with another tile or split."""
+    if chip.compute_capability < (9, 0):
+        return []
+    default = {gene.name: gene.default for gene in GENES} | {"PATH": "bulk"}
+    clusters = ((1, 1), (2, 1), (1, 2), (4, 1)) if max(unaligned(p).values()) > 1 else ((1, 1),)
+    shapes = product(BULK_WARPGROUPS, BULK_SPLITS, clusters, BULK_COLUMNS, "ab")
+    choices = [Choices(default, **dict(zip(BULK_TILE, (*w, *x, *y, *z), strict=True))) for w, x, y, *z in shapes]
+    found = []
+    for c in sorted(choices, key=lambda c: bulk_cycles(c, p, chip)):
+        several = tiles(c, p) * c.SPLITS > chip.sms
+        if c["SCHEDULE"] == "alternating" and not several:
+            continue
+        if chip.sms in GRIDS and several and c.SPLITS == 1:
+            c["GRID_BLOCKS"] = chip.sms
+        rings = (Choices(c, STAGES=stages) for stages in (8, 6, 5, 4, 3, 2))
+        found += islice((ring for ring in rings if fits(ring, p, chip)), 1)
+        if len(found) == BULK_POINTS:
+            break
+    return [{name: c[name] for name in BULK_GENES if c[name] != default[name]} | {"PATH": "bulk"} for c in found]
+
+
+def fits(c, p, chip):
+    """Return whether a candidate of the bulk path meets all constraints, and has enough shared memory."""
+    rules = (rule for rule in kernel.constraints if rule.name.startswith("bulk_") or rule.name == "whole_last_share")
+    return shared_bytes(c, p) <= chip.shared_bytes_per_block and all(rule.evaluate(c, p, chip).holds for rule in rules)
+
+
 kernel = Kernel(
     name="matmul",
     genes=GENES,
     starting_points=STARTING_POINTS,
+    starting_points_at=bulk_points,
     fields=(
         *(ProblemField(name, most=65536) for name in "MNK"),
         ProblemField("dtype", ("f16", "bf16"), "f16", doc="element type of a, b and c"),
@@ -866,12 +1040,32 @@ kernel = Kernel(
             "larger clusters are not portable",
         ),
         Constraint(
-            "bulk_exchange",
+            "bulk_pairs",
+            lambda c: not bulk(c) or cluster_blocks(c) == 1 or divides(2, cluster_blocks(c)),
+            "a cluster occupies pairs of multiprocessors, so an odd one leaves many idle",
+            wasteful=True,
+        ),
+        Constraint(
+            "bulk_split",
             lambda c: (
-                not exchanged(c)
-                or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and divides(8 * c.SPLITS, c.TILE_N).holds)
+                not bulk(c)
+                or c.SPLITS == 1
+                or (c.GRID_BLOCKS == 0 and c["SCHEDULE"] == "together" and c.TILE_N >= 16 * c.SPLITS)
             ),
-            "a cluster exchanges sums in the memory of the ring, so its blocks have one tile",
+            "parts are merged in the memory of the ring, so a block has one part of a tile",
+        ),
+        Constraint(
+            "bulk_panels",
+            lambda c, p: not bulk(c) or transposed(p) or rows_of_b(c) or divides(32, c.TILE_N),
+            "with layout=nn, rows of B are stored in panels of at least 32 columns",
+        ),
+        Constraint(
+            "bulk_parts",
+            lambda c, p, chip: (
+                not bulk(c) or c.SPLITS == 1 or exchanged(c) or AtMost(c.SPLITS * tiles(c, p), 4 * chip.sms, "parts")
+            ),
+            "enough tiles need no split",
+            wasteful=True,
         ),
         Constraint("bulk_sums", bulk_sums, "the sums must fit in registers, because spills cost more than they save"),
         Constraint(
@@ -887,7 +1081,7 @@ kernel = Kernel(
         ),
         Constraint(
             "bulk_columns",
-            lambda c, p: not bulk(c) or AtMost(c.TILE_N, max(64, 2 * p.N), "columns"),
+            lambda c, p: not bulk(c) or AtMost(c.TILE_N, max(64, 2 * extents(c, p)[1]), "columns"),
             "most columns of a tile would be outside C",
             wasteful=True,
         ),

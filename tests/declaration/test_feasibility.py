@@ -32,11 +32,11 @@ from evokern import (
     i32,
 )
 from evokern.declaration.feasibility import REMEMBERED, check, feasible_space
-from evokern.declaration.genes import Relieves
-from evokern.declaration.kernel import i64
+from evokern.declaration.genes import Relieves, Value
+from evokern.declaration.kernel import Problem, i64
 from evokern.declaration.space import Space
 from evokern.errors import DeviceError, KernelError, SpaceError
-from evokern.hardware.profiles import CHIPS, chip, limits_for
+from evokern.hardware.profiles import CHIPS, Profile, chip, limits_for
 from evokern.study.discovery import find_kernel, load_kernel
 from evokern.wording import changed_genes_text, low_priority_values_text
 
@@ -326,6 +326,24 @@ def test_starting_points_are_a_sequence(given: object) -> None:
     with pytest.raises(KernelError, match=r"kernel double: starting_points is .*; use a tuple of mappings .* a comma"):
         _kernel(starting_points=given)
     assert _kernel(starting_points=[{"TILE": 48}]).starting_points == ({"TILE": 48},)
+
+
+def test_starting_points_for_a_problem_come_first() -> None:
+    """A function of the problem and the chip adds some; a repeated one is tried once, and a wrong one named."""
+
+    def points_at(p: Problem, chip: Profile) -> list[dict[str, Value]]:
+        return [{"TILE": 48 if p.N > 100 else 32}, {"THREADS": 128}, {"TILE": 46 if chip.name == "l4" else 32}]
+
+    kernel = _kernel(starting_points=({"THREADS": 128}, {"STAGES": 2, "LOADS": "bulk"}), starting_points_at=points_at)
+
+    def points(chip: str, *problems: str) -> list[str]:
+        found = feasible_space(kernel, [kernel.problem(text) for text in problems], CHIPS[chip])
+        return [changed_genes_text(point, kernel.genes) for point in found.starting_configs()]
+
+    assert points("h200", "192") == ["TILE=48", "THREADS=128", "TILE=32", "LOADS=bulk STAGES=2"]
+    assert points("h200", "64", "192") == ["TILE=32", "THREADS=128", "TILE=48", "LOADS=bulk STAGES=2"]
+    with pytest.raises(KernelError, match="starting point 3: gene TILE cannot be 46"):
+        points("l4", "192")
 
 
 def test_starting_points_keep_to_the_values_that_a_study_leaves() -> None:

@@ -15,7 +15,7 @@ from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
-from evokern.declaration.feasibility import check
+from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
@@ -134,9 +134,14 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
         ),
         # Tensor copies: tails on each side, clusters, warpgroups that take tiles in turn, sums in parts.
         ("136,72,200", BULK | {"GRID_BLOCKS": 132, "CLUSTER_M": 2}),
-        ("72,136,136,layout=nt,dtype=bf16", BULK | {"CLUSTER_N": 2, "STORE": "direct"}),
+        ("72,136,136,layout=nt,dtype=bf16", BULK | {"CLUSTER_N": 2, "TILE_N": 80}),
         ("136,136,200,layout=nt", BULK | {"SCHEDULE": "alternating", "GRID_BLOCKS": 132}),
-        ("136,72,328", BULK | {"SPLITS": 3, "CONSUMERS": 1, "CONSUMER_M": 128}),
+        ("72,136,72", BULK | {"ROW_OPERAND": "b", "TILE_N": 80, "CONSUMER_M": 128}),
+        ("64,64,328", BULK | {"SPLITS": 3, "CONSUMERS": 1, "CONSUMER_M": 128}),
+        (
+            "136,64,136,dtype=bf16",
+            BULK | {"SPLITS": 2, "MERGE_PARTS": "cluster", "TILE_N": 96, "ROW_OPERAND": "b", "CONSUMERS": 1},
+        ),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict[str, Value]) -> None:
@@ -154,6 +159,15 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
         strict = _worker(KERNEL, p, chip, replace(gate, precision="f32"))._check(config, p)
         assert (strict.passed, strict.evidence["check"]) == (False, "tolerance")
     assert verdict.report["relative_error"] < (2e-3 if half else torch.finfo(torch_dtype(str(p["dtype"]))).eps / 2)
+
+
+def test_blocks_may_have_different_numbers_of_steps(tmp_path: Path) -> None:
+    """The end of a product orders its reads also if another block still multiplies; steps beyond K multiply zeros."""
+    steps = "steps = (split + 1) * all / SPLITS - first_step"
+    kernel = edited_kernel(tmp_path, "matmul", "matmul/bulk.cuh", steps, f"{steps} + (tile + 1) / 2 % 2")
+    problem = kernel.problem("64,256,64")
+    config = kernel.space.canonical({**kernel.space.default(), **BULK, "CONSUMERS": 1, "GRID_BLOCKS": 132})
+    assert _worker(kernel, problem, CHIPS["h200"], GateSettings())._check(config, problem).passed
 
 
 def _worker(kernel: Kernel, problem: Problem, chip: Profile, gate: GateSettings) -> SimWorker:
@@ -211,6 +225,25 @@ def test_rows_of_b_fit_narrower_warps_at_nt() -> None:
     violation = check(KERNEL, config, [plain], CHIPS["h200"])
     assert violation is not None and violation.constraint == "wgmma_columns"
     assert check(KERNEL, config, [weights], CHIPS["h200"]) is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "first"),
+    [
+        ("3072,768,3072", {"ROW_OPERAND": "b", "TILE_N": 144, "SPLITS": 1}),  # 132 tiles
+        ("200,5120,13824", {"ROW_OPERAND": "b", "TILE_N": 208, "SPLITS": 3}),  # few rows of zeros
+        ("7944,304,3008", {"CONSUMER_M": 64, "TILE_N": 160, "CLUSTER_M": 2}),  # rows of B are not aligned
+        ("4096,4096,256", {"SCHEDULE": "alternating", "GRID_BLOCKS": 132}),  # stores take long
+    ],
+)
+def test_tiles_to_try_first_follow_from_the_problem(problem: str, first: dict[str, Value]) -> None:
+    """They are feasible, and only chips with tensor copies have any."""
+    p = KERNEL.problem(problem)
+    assert KERNEL.starting_points_for([p], CHIPS["l4"]) == KERNEL.space.starting_points
+    space = feasible_space(KERNEL, [p], CHIPS["h200"])
+    configs = space.starting_configs()[: len(space.starting_points) - len(KERNEL.space.starting_points)]
+    assert len(configs) >= 10 and all(map(space.feasible, configs))
+    assert {name: configs[0][name] for name in first} == first
 
 
 def test_baselines_compute_what_the_layout_says() -> None:
@@ -324,7 +357,14 @@ def test_descriptors_leave_the_rank_out(broken: bool, tmp_path: Path) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param("bulk.cuh", "      fence_proxy_async();\n", "", BULK, marks=pytest.mark.slow),
-        pytest.param("bulk.cuh", "if (threadIdx.x % 128 == 0) bulk_wait_read<0>();", "", BULK, marks=pytest.mark.slow),
+        pytest.param(
+            "bulk.cuh",
+            "if (threadIdx.x % 128 == 0) piece == 0 && (PLACES >= STORES || STORES % 2) ? bulk_wait_read<0>() : "
+            "bulk_wait_read<1>();",
+            "",
+            BULK,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "bulk.cuh",
             "named_barrier_sync<256>(TURN + warpgroup);",
@@ -333,7 +373,7 @@ def test_descriptors_leave_the_rank_out(broken: bool, tmp_path: Path) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param("bulk.cuh", "SOURCES * TEAM / 32)", "TEAM / 32)", BULK | {"CLUSTER_M": 2}, marks=pytest.mark.slow),
-        pytest.param("bulk.cuh", "y + part * (ROWS / SHARERS)", "y", BULK | {"CLUSTER_M": 2}, marks=pytest.mark.slow),
+        pytest.param("bulk.cuh", "y + part * (HEIGHT / SHARERS)", "y", BULK | {"CLUSTER_M": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_among_specialised_warps_is_caught(
