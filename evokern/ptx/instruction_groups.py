@@ -127,6 +127,7 @@ def plan(
     instructions: Sequence[Instruction],
     operations: Sequence[Operation],
     accesses: Sequence[RegisterAccess],
+    in_place: frozenset[int] = frozenset(),
 ) -> IssueOrder:
     """Return the execution order of a segment's instructions, with groups.
 
@@ -138,15 +139,17 @@ def plan(
         instructions: instructions of one segment, without a control instruction at its end.
         operations: table entry of each instruction.
         accesses: registers read and written by each instruction.
+        in_place: positions of instructions that no synchronisation may pass; loads among them run alone.
     """
     size = len(instructions)
     keys: list[object] = []
-    for instruction, operation in zip(instructions, operations, strict=True):
-        shape = kind_of_operands(instruction, routine) if pays_to_group(instruction, operation) else None
+    for position, (instruction, operation) in enumerate(zip(instructions, operations, strict=True)):
+        alone = not pays_to_group(instruction, operation) or (position in in_place and instruction.opcode in _LOADS)
+        shape = None if alone else kind_of_operands(instruction, routine)
         keys.append(None if shape is None else (instruction.name, shape))
     if sum(key is not None for key in keys) < 2:
         return list(range(size))
-    followers, open_ = _dependencies(instructions, operations, accesses)
+    followers, open_ = _dependencies(instructions, operations, accesses, in_place)
     singles = [position for position in range(size) if not open_[position] and keys[position] is None]
     groups: dict[object, list[int]] = {}
     for position in range(size):
@@ -178,7 +181,10 @@ def plan(
 
 
 def _dependencies(
-    instructions: Sequence[Instruction], operations: Sequence[Operation], accesses: Sequence[RegisterAccess]
+    instructions: Sequence[Instruction],
+    operations: Sequence[Operation],
+    accesses: Sequence[RegisterAccess],
+    in_place: frozenset[int],
 ) -> tuple[list[list[int]], list[int]]:
     """Return the successors of each instruction, and the number of instructions for which each one waits."""
     followers: list[list[int]] = [[] for _ in instructions]
@@ -194,7 +200,7 @@ def _dependencies(
             if name in written:
                 before.add(written[name])
             before.update(read.get(name, ()))
-        part = orders_memory(instruction, operation)
+        part = orders_memory(instruction, operation) or ("load" if position in in_place else "")
         if part:
             if synced >= 0:
                 before.add(synced)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from evokern.compile.occupancy import has_grid_barrier
 from evokern.cuda_source.mangled import source_name
 from evokern.errors import SourceError
+from evokern.ptx.early_reads import early_reads
 from evokern.ptx.granularity import global_granularity, shared_granularity
 from evokern.ptx.instruction_set import Operation
 from evokern.ptx.layout import LaneAreas, data_variables, shared_layout, used_symbols
@@ -59,7 +60,8 @@ def lower(
     code = _Code(lines, lookup)
     for routine in routines:
         code.add(routine)
-    rows, areas = RegisterRows(code.segments, code.instructions, code.operations), LaneAreas()
+    early = early_reads(code.segments, code.instructions, code.operations, code.label_segment)
+    rows, areas = RegisterRows(code.segments, code.instructions, code.operations, early), LaneAreas()
     for routine in routines:
         rows.allocate(routine)
         areas.place(routine)
@@ -98,6 +100,7 @@ def lower(
             or (item.opcode != "barrier" and item.has("release", "acquire", "acq_rel", "sc"))
             for item in code.instructions
         ),
+        early_reads=early,
     )
 
 

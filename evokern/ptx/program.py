@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.errors import SourceError
+from evokern.ptx.early_reads import EarlyReads
 from evokern.ptx.instruction_groups import IssueOrder, split
 from evokern.ptx.instruction_set import Operation
 from evokern.ptx.lines import LineTable
@@ -65,6 +66,8 @@ class PtxProgram:
     """Smallest width of an access that may overlap a store in global memory, at most 4 bytes."""
     orders_blocks: bool
     """Whether a fence, a release or an acquire orders blocks."""
+    early_reads: EarlyReads
+    """Reads of shared memory that an arrival may release before they are complete."""
 
     @property
     def polls(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evokern.errors import SourceError
+from evokern.ptx.early_reads import EarlyReads
 from evokern.ptx.instruction_groups import IssueOrder, plan
 from evokern.ptx.instruction_set import Operation
 from evokern.ptx.register_accesses import register_access, registers_accessed, with_awaited_registers
@@ -22,11 +23,16 @@ class RegisterRows:
     """
 
     def __init__(
-        self, segments: Sequence[Segment], instructions: Sequence[Instruction], operations: Sequence[Operation]
+        self,
+        segments: Sequence[Segment],
+        instructions: Sequence[Instruction],
+        operations: Sequence[Operation],
+        early: EarlyReads,
     ) -> None:
         self.rows: dict[str, int] = {}
         self.orders: dict[int, IssueOrder] = {}
         self._segments, self._instructions, self._operations = segments, instructions, operations
+        self._in_place = early.reads | early.uses.keys()
 
     def allocate(self, routine: Routine) -> None:
         """Assign a row to each register of a function."""
@@ -84,7 +90,13 @@ class RegisterRows:
         accesses = [register_access(*pair) for pair in zip(instructions, operations, strict=True)]
         accesses = with_awaited_registers(routine.function, instructions, accesses)
         size = len(instructions) - segment.control
-        order = self.orders[segment.index] = plan(routine, instructions[:size], operations[:size], accesses[:size])
+        order = self.orders[segment.index] = plan(
+            routine,
+            instructions[:size],
+            operations[:size],
+            accesses[:size],
+            frozenset(number - segment.base for number in self._in_place),
+        )
         steps = [item if isinstance(item, tuple) else (item,) for item in order]
         if segment.control:
             steps.append((size,))

@@ -5,9 +5,10 @@ A segment is a run of instructions that the same lanes execute together without 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from evokern.ptx.syntax import TYPE_BYTES, Function, Immediate, Instruction, Operand, Register
+from evokern.ptx.syntax import TYPE_BYTES, Function, Immediate, Instruction, Operand, Register, Symbol
 from evokern.ptx.unsupported import Unsupported
 
 _CLASS = {1: "pred", 2: "16", 4: "32", 8: "64"}
@@ -73,6 +74,25 @@ class Segment:
             item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed")
             for item in self.routine.function.instructions[self.start : self.stop]
         )
+
+
+def following(segment: Segment, labels: Mapping[tuple[int, str], int]) -> list[int]:
+    """Return the segments of the same function that may run after a segment.
+
+    Args:
+        segment: the segment.
+        labels: (number of the function, label) → segment that starts there.
+    """
+    function = segment.routine.function
+    last = function.instructions[segment.stop - 1]
+    fall = [segment.index + 1]
+    if not segment.control or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
+        return fall
+    names = [operand.name for operand in last.operands if isinstance(operand, Symbol)]
+    if last.opcode == "brx":
+        names = list(function.branch_targets.get(names[0], ()))
+    targets = [labels[segment.routine.number, name] for name in names]
+    return targets + (fall if last.guard is not None else [])
 
 
 def is_warp_barrier(instruction: Instruction) -> bool:

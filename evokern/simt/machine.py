@@ -148,12 +148,11 @@ class Machine:
         steps: list[Action] = []
         stop = segment.stop - (1 if segment.control else 0)
         base = segment.base
-        checks_before = self.state.products.hazards.checks_before
+        hazards, early = self.state.products.hazards, self.state.proxy_fences.early_releases
         used = self._used
         for item in self._program.plan(segment, 1 if used else GROUP_ELEMENTS // self._batch.lanes):
-            if self.state.products.hazards.watched:
-                for position in (item,) if isinstance(item, int) else item:
-                    steps += checks_before(base + position)
+            for position in (item,) if isinstance(item, int) else item:
+                steps += hazards.checks_before(base + position) + early.checks_before(base + position)
             if self._exact is not None:
                 steps += self._exact.before([base + at for at in ((item,) if isinstance(item, int) else item)])
             if isinstance(item, int):
@@ -162,6 +161,8 @@ class Machine:
             else:
                 single = partial(self._bind_at, Binder(self.state), segment.routine, base, masked)
                 steps.append(bind_group(self.state, segment, item, single))
+        if segment.control:
+            steps += early.checks_before(base + stop - segment.start)
         if segment.control and used:
             steps += used.around(base + stop - segment.start, None)
         if segment.control and bound.end is None:

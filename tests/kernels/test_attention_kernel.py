@@ -243,6 +243,18 @@ def test_a_fault_of_tensor_copies_is_caught(right, broken, tmp_path):
     assert result.findings or not result.completed or not (got - expected).norm() < 0.01 * expected.norm()
 
 
+def test_memory_of_q_that_is_released_too_early_is_found(tmp_path):
+    """The sanitizer names the text whose copies overwrote rows of Q on an H200; no other check sees this fault."""
+    release = "  if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) query.release(at.lane);\n"
+    kernel = edited_kernel(tmp_path, "attention", "attention/ring_loop.cuh", release, "")
+    text, prepare = tmp_path / "attention/ring_loop.cuh", "    q.prepare(at);\n"
+    text.write_text(text.read_text().replace(prepare, prepare + release))
+    choices = BULK | PERSISTENT | {"Q_LOCATION": "registers"}
+    for kernel_, kinds in ((kernel, {"early_release"}), (KERNEL, set())):
+        result, _, _ = _launched(kernel_, "1,60,64,64", choices, blocks=(0,))
+        assert {finding.kind for finding in result.findings} == kinds
+
+
 @cache
 def _compiled(folder, config, problem, architecture):
     """Return the PTX of a candidate, which inputs of every magnitude share."""
@@ -266,8 +278,8 @@ def _answers_on_the_ptx_machine(problem, choices, magnitude=1, *, broken_row=Non
     return got, expected
 
 
-def _launched(kernel, problem, choices, magnitude=1, broken_row=None):
-    """Return the result of one launch on the PTX machine, its answer, and the reference."""
+def _launched(kernel, problem, choices, magnitude=1, broken_row=None, blocks=None):
+    """Return the result of a launch, of all or of some blocks, on the PTX machine, its answer, and the reference."""
     p = kernel.problem(problem)
     config = kernel.space.canonical({**kernel.space.default(), **choices})
     chip = CHIPS["h200" if "wgmma" in config.values() or config["PATH"] == "bulk" else "l4"]
@@ -289,7 +301,9 @@ def _launched(kernel, problem, choices, magnitude=1, broken_row=None):
     (launch,) = launches_of(kernel, config, p)
     result = simt.launch(
         simt.parse(program.ptx),
-        simt.LaunchSpec(program.lowered[launch.entry], launch.grid, launch.block, dynamic_shared=launch.shared_bytes),
+        simt.LaunchSpec(
+            program.lowered[launch.entry], launch.grid, launch.block, dynamic_shared=launch.shared_bytes, blocks=blocks
+        ),
         ordered(launch, buffers),
         memory,
     )

@@ -19,7 +19,7 @@ from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.global_space import AccessSite, GlobalSpace
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.memory.tensor_tiles import CHUNK, Pieces
-from evokern.simt.sanitizer.access_keys import IN_FLIGHT
+from evokern.simt.sanitizer.access_keys import IN_FLIGHT, WordAccess
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
@@ -154,6 +154,8 @@ class BulkCopies:
         self._proxy_fences.by_engine.add(arrival.number)
         shadow, lanes = self._leading(arrival.lane, arrival.index.size)
         if shadow is not None:
+            access = WordAccess.at(lanes.active, arrival.index, arrival.width, arrival.number, shadow.granularity)
+            self._proxy_fences.early_releases.overwrite(arrival.lane, access)
             self._proxy_fences.check(lanes.active, arrival.index, arrival.width, arrival.number, lanes)
             shadow.write(lanes.active, arrival.index, arrival.width, arrival.number, lanes, stamp=IN_FLIGHT)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.simt.arrays import Array, sparse_zeros
-from evokern.simt.sanitizer.access_keys import KeyTable, WordAccess
-from evokern.simt.sanitizer.bit_fields import BitField
+from evokern.simt.sanitizer.access_keys import BitField, KeyTable, WordAccess
 
 BLOCK = BitField(40, 24)
 """Linear id of the block plus one; zero for words that were not accessed."""

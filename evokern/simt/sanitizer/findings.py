@@ -30,6 +30,8 @@ HINTS: dict[str, str] = {
     "after other blocks access it.",
     "proxy_fence": "wgmma and bulk copies may not see the stored data: add fence.proxy.async after the stores, before "
     "the barrier.",
+    "early_release": "An arrival does not wait for a load: release memory after an instruction that uses the loaded "
+    "data, or put fence.proxy.async between the load and the release.",
     "transaction_bytes": "The bytes of expect_tx must be those of all copies to the barrier object in that phase: "
     "compute both from the same tile.",
     "barrier_arrivals": "More threads arrive than mbarrier.init announces: let one elected lane arrive, or raise the "
@@ -125,6 +127,11 @@ class Access:
     """Bytes from the start of the allocation."""
 
 
+def place_text(at: SourceLocation, instruction: str) -> str:
+    """Return `line 12`, `line 12 of tile.cuh` in a header, or the instruction if the line is unknown."""
+    return f"line {at.line}" + (f" of {at.file}" if at.file else "") if at.line else f"`{instruction}`"
+
+
 NOWHERE = Access()
 """Access of a finding without an address."""
 _Value = TypeVar("_Value")
@@ -178,9 +185,7 @@ class Finding:
     @property
     def place(self) -> str:
         """`line 12`, `line 12 of tile.cuh` in a header, or the instruction if the line is unknown."""
-        if not self.line:
-            return f"`{self.instruction}`"
-        return f"line {self.line}" + (f" of {self.file}" if self.file else "")
+        return place_text(self.site.at, self.instruction)
 
     @property
     def summary(self) -> str:

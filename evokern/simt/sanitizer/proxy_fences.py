@@ -14,6 +14,7 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.access_keys import IN_FLIGHT, NUMBER, STAMP, THREAD
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
+from evokern.simt.sanitizer.early_releases import EarlyReleases
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
 
@@ -29,11 +30,13 @@ class ProxyFences:
         """Stamp per warp: writes of the warp before this stamp were fenced by a thread that had seen them."""
         self.by_engine: set[int] = set()
         """Instructions whose writes are of the asynchronous proxy itself."""
+        self.early_releases = EarlyReleases(batch, shadow)
 
     def load(self) -> None:
         """Reset the state for new blocks."""
         self.own.fill(0)
         self.seen.fill(0)
+        self.early_releases.load()
 
     def fence(self, active: Active) -> None:
         """Record a fence of the active lanes."""
@@ -47,6 +50,7 @@ class ProxyFences:
         blocks, warps = self.seen.shape
         fencing = np.asarray(active.mask.reshape(blocks, warps, 32).any(2))
         np.maximum(self.seen, np.where(fencing[:, :, None], order.observed(), 0).max(1), out=self.seen)
+        self.early_releases.fence(active)
 
     def covers(self, lane: int, stamp: int) -> bool:
         """Return whether a fence follows what a lane wrote at a time stamp."""

@@ -14,6 +14,7 @@ all its blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +50,7 @@ class SharedShadow(ThreadShadow):
         strong_reads: reads by relaxed or acquire instructions.
         overwritten: writes that later writes overwrote without being ordered after them, so the last writer's key does
             not represent them.
+        followed: instructions whose reads are also passed to ``follow``.
     """
 
     race = "shared_race"
@@ -71,6 +73,8 @@ class SharedShadow(ThreadShadow):
         self._logs = tuple(AccessLog(order, words, self._of_cluster) for _ in range(4))
         self.reads, self.atomics, self.strong_reads, self.overwritten = self._logs
         order.on_copy(self._copy)
+        self.followed: frozenset[int] = frozenset()
+        self.follow: Callable[[WordAccess], None] = lambda access: None
 
     def load(self) -> None:
         """Clear the shadow for new blocks."""
@@ -104,7 +108,10 @@ class SharedShadow(ThreadShadow):
             number: the instruction.
             leaders: lanes that represent all lanes, from `SharedSpace.locate`.
         """
-        self._remember(self._checked(active, index, width, number, leaders, "read"))
+        access = self._checked(active, index, width, number, leaders, "read")
+        self._remember(access)
+        if number in self.followed:
+            self.follow(access)
 
     def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
         """Record reads that have already been checked."""

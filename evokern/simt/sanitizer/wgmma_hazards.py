@@ -15,8 +15,8 @@ import numpy as np
 
 from evokern.ptx.program import PtxProgram
 from evokern.ptx.register_accesses import factors_of, is_product, sums_of
-from evokern.ptx.segments import Routine, Segment
-from evokern.ptx.syntax import Immediate, Instruction, Register, Symbol
+from evokern.ptx.segments import Routine, Segment, following
+from evokern.ptx.syntax import Immediate, Instruction, Register
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 
@@ -67,12 +67,12 @@ class _Paths:
             index = waiting.pop()
             segment = self.program.segments[index]
             after = self._pass(segment, states[index], None)
-            for following in self._following(segment):
-                known = states.get(following)
+            for after_it in following(segment, self.program.label_segment):
+                known = states.get(after_it)
                 joined = after if known is None else _joined(known, after)
                 if joined != known:
-                    states[following] = joined
-                    waiting.append(following)
+                    states[after_it] = joined
+                    waiting.append(after_it)
         found: dict[int, RegisterHazards] = {}
         for index, state in states.items():
             self._pass(self.program.segments[index], state, found)
@@ -104,17 +104,6 @@ class _Paths:
                 pair = None if copied is None or not reads else (self.bit[copied[0]], self.bit[copied[1]])
                 found[number] = RegisterHazards(_places(late), _places(changed), pair)
         return state
-
-    def _following(self, segment: Segment) -> list[int]:
-        last = segment.routine.function.instructions[segment.stop - 1]
-        fall = [segment.index + 1]
-        if not segment.control or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
-            return fall
-        labels = [operand.name for operand in last.operands if isinstance(operand, Symbol)]
-        if last.opcode == "brx":
-            labels = list(segment.routine.function.branch_targets.get(labels[0], ()))
-        targets = [self.program.label_segment[self.routine.number, label] for label in labels]
-        return targets + (fall if last.guard is not None else [])
 
 
 def _copied(instruction: Instruction) -> tuple[str, str] | None:

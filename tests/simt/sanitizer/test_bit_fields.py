@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evokern.simt.sanitizer import access_keys, block_history
-from evokern.simt.sanitizer.bit_fields import BitField
+from evokern.simt.sanitizer.access_keys import BitField
 
 LAYOUTS = {
     "shared": (access_keys.STAMP, access_keys.NUMBER, access_keys.THREAD),

@@ -57,6 +57,7 @@ __device__ __forceinline__ unsigned rank_() { unsigned r; asm("mov.u32 %0, %%clu
       "r"(at(from)))
 #define send(to, value, b) \
   PTX("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];", "r"(to), "f"(value), "r"(b))
+#define GROUP NOW("bar.sync 1, 256;");
 #define registers(how, n) NOW("setmaxnreg." how ".sync.aligned.u32 " #n ";")
 __device__ __forceinline__ bool elected() {
   unsigned p; asm volatile("{ .reg .pred P; elect.sync _|P, 0xffffffff; selp.u32 %0, 1, 0, P; }" : "=r"(p)); return p;
@@ -83,8 +84,9 @@ if (w == 0) { if (elected()) for (int k = 0; k < 4; k++) {
     const int s = k % 2;
     CONSUMER_WAIT
     const float v = tile[s][t - 32];
-    RELEASE
+    EARLY
     out[k * 256 + t - 32] = v;
+    RELEASE
 } }
 END
 """
@@ -92,6 +94,7 @@ USUAL = {
     "PRODUCER_WAIT": "wait(empty + s, (k / 2 & 1) ^ 1);", "EXPECT": "expect(full + s, 1024);",
     "FILL": "load(tile[s], in + k * 256, 1024, full + s);", "CONSUMER_WAIT": "wait(full + s, k / 2 & 1);",
     "RELEASE": "arrive(empty + s);", "CONSUMERS": "256", "SYNC": "__syncthreads();", "END": "",
+    "EARLY": "",
 }  # fmt: skip
 """The parts of a right ring."""
 PAIR = {
@@ -102,22 +105,53 @@ PAIR = {
 """The parts of a ring in which both blocks of a cluster load half a tile for both."""
 
 
-def ring(**parts: str) -> str:
-    """Return a ring of two tiles with a producer warp and consumers, with some of its statements replaced."""
-    text = START + RING
+def filled(text: str, **parts: str) -> str:
+    """Return a kernel with some of the usual statements replaced; ``|`` separates lines."""
     for name, statement in {**USUAL, **parts}.items():
         text = text.replace(name, statement)
     return text
+
+
+def ring(**parts: str) -> str:
+    """Return a ring of two tiles with a producer warp and consumers."""
+    return filled(START + RING, **parts)
+
+
+def released(arrival: str, **parts: str) -> str:
+    """Return a ring that releases a tile before any instruction uses the loaded value or, if right, after it."""
+    return ring(**{"EARLY": f"FIX(,{arrival})", "RELEASE": f"FIX({arrival},)"} | parts)
 
 
 def one(body: str, **parts: str) -> str:
-    """Return a kernel that loads the first tile and copies it; ``|`` separates lines."""
-    text = START + body + "\nif (t < 256) out[t] = tile[0][t];\nEND\n"
-    for name, statement in {**USUAL, **parts}.items():
-        text = text.replace(name, statement)
-    return text
+    """Return a kernel that loads the first tile and copies it."""
+    return filled(START + body + "\nif (t < 256) out[t] = tile[0][t];\nEND\n", **parts)
 
 
+LANE = "__syncwarp(); if (lane == 0) arrive(empty + s);"
+FRAGMENTS = released(LANE, CONSUMERS="8").replace("const float v = tile[s][t - 32];", """unsigned v[4];
+asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]),
+             "=r"(v[3]) : "r"(at(tile[s] + (w - 1) % 2 * 128 + lane * 4)) : "memory");""").replace(
+    "out[k * 256 + t - 32] = v;",
+    "if (w < 3) for (int i = 0; i < 4; i++) out[k * 256 + w * 128 - 128 + i * 32 + lane] = __uint_as_float(v[i]);",
+)  # fmt: skip
+"""A ring whose consumers read rows of 16 bytes, which follow each other."""
+MEETING = 'PTX("bar.{} %0, 288;", "r"(2 + s));'
+NAMED = released(MEETING.format("arrive"), PRODUCER_WAIT=f"if (k > 1) {MEETING.format('sync')}", END="if (w == 0) for "
+                 f"(int s = 0; s < 2; s++) {MEETING.format('sync')}").replace("if (elected()) for", "for").replace(
+                     "expect(", "if (elected()) expect(").replace("load(", "if (elected()) load(")  # fmt: skip
+"""A ring with named barriers in place of the objects that say that a tile is empty."""
+ALONE = (
+    START
+    + """for (int k = 0; k < 4; k++) {
+if (t == 0) { expect(full, 1024); load(tile[0], in + k * 256, 1024, full); }
+wait(full, k & 1);
+const float v = tile[0][t % 256];
+FIX(if (t < 256) out[k * 256 + t] = v,);
+__syncthreads();
+FIX(,if (t < 256) out[k * 256 + t] = v);
+}"""
+)
+"""A tile that is loaded again after a barrier of the block."""
 ISSUE = "if (t == 0) { expect(full, 1024); load(tile[0], in, 1024, full); }"
 SAVE = "tile[1][t % 256] = in[t % 256]; | {} | __syncthreads(); | if (t == 0) {{ {} }}"
 FENCED = SAVE.format("FIX(PROXY_FENCE,)", "save(out, tile[1], 1024); COMMIT; DRAIN; ")
@@ -140,6 +174,39 @@ if (t < 256) send(there(&tile[0][t], rank ^ 1), in[t], there(full, rank ^ 1));
 if (t < 256) out[t + (rank ? -1024 : 1024)] = tile[0][t];
 MEET
 """
+MULTIPLIED = """__shared__ __align__(128) float zeros[576];
+for (int i = t; i < 576; i += 288) zeros[i] = 0.0f;
+PROXY_FENCE;
+""" + ring(PRODUCER_WAIT="wait(empty + s, (k / 2 & 1) ^ 1);", CONSUMERS="4", EARLY="", RELEASE="").replace(
+    "if (w == 0) {", "if (w == 4) {").replace("} else {", "} else if (w < 4) {").replace(
+    "const float v = tile[s][t - 32];", """const float v = tile[s][t], u = tile[s][t + 128];
+const u64 left = (8ull << 16) + (16ull << 32) + (at(zeros) >> 4); const u64 right = left + 128; float d[4] = {};
+NOW("wgmma.fence.sync.aligned;");
+asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(left), "l"(right));
+NOW("wgmma.commit_group.sync.aligned;");
+FIX(NOW("wgmma.wait_group.sync.aligned 0;"),);
+__syncwarp(); if (lane == 0) arrive(empty + s);
+FIX(,NOW("wgmma.wait_group.sync.aligned 0;"));""").replace(
+    "out[k * 256 + t - 32] = v;", "out[k * 256 + t] = v; out[k * 256 + t + 128] = u;")  # fmt: skip
+"""A ring whose consumers use what they have read only after a product."""
+STORED = """if (t == 0) { init(full, 1); init(empty, 256); BAR_FENCE; }
+MEET
+for (int k = 0; k < 2; k++) {
+  if (t == 0) expect(full, 1024);
+  if (t < 256) {
+    if (k) wait(empty, 0);
+    send(there(&tile[0][255 - t], rank), in[256 * k + 255 - t], there(full, rank));
+    wait(full, k);
+    const float v = tile[0][t];
+    FIX(out[256 * k + t] = v,);
+    arrive(empty);
+    FIX(,out[256 * k + t] = v);
+  }
+}
+MEET
+"""
+"""Values that threads store for others in their block, through the asynchronous proxy."""
 Case = tuple[str, str, str, str, dict[str, object]]
 PLAIN: dict[str, object] = {}
 CLUSTER: dict[str, object] = {"cluster": 2}
@@ -191,6 +258,24 @@ CASES: dict[str, Case] = {
                           "wait(full, 0);"), "out_of_bounds", "load(tile", "in has", PLAIN),
     "odd_bytes": (one("if (t == 0) { expect(full, 1024); | load(tile[0], in, FIX(1024, 1020), full); } | "
                       "wait(full, 0);"), "misaligned", "load(tile", "not a positive multiple of 16", PLAIN),
+    # Tiles that are released before their reads are complete.
+    "released_early": (released("arrive(empty + s);"), "early_release", "arrive(empty", "that line 69 reads", PLAIN),
+    "released_by_one_lane": (released(LANE, CONSUMERS="8"), "early_release", "arrive(empty", "copy at line 65", PLAIN),
+    "released_fragments": (FRAGMENTS, "early_release", "arrive(empty", "No instruction has used the data", PLAIN),
+    "released_by_another_warp": (released("GROUP if (t == 128) arrive(empty + s);", CONSUMERS="1"), "early_release",
+                                 "GROUP", "", PLAIN),
+    "released_by_named_barrier": (NAMED, "early_release", "bar.arrive", "", PLAIN),
+    "released_by_barrier_of_block": (filled(ALONE), "early_release", "__syncthreads", "", PLAIN),
+    "released_to_both": (released(PAIR["RELEASE"], **{name: text for name, text in PAIR.items() if name != "RELEASE"}),
+                         "early_release", "arrive_at(", "", CLUSTER),
+    "released_before_fence": (ring(CONSUMERS="8", RELEASE="", EARLY=f"FIX(PROXY_FENCE,); {LANE} FIX(,PROXY_FENCE);"),
+                              "early_release", "arrive(empty", "", PLAIN),
+    "released_without_fence": (ring(CONSUMERS="1", RELEASE="", EARLY="GROUP if (t == 128) { FIX(PROXY_FENCE,); "
+                                    "arrive(empty + s); }"), "early_release", "GROUP", "", PLAIN),
+    "refilled_without_fence": (ring(FILL="FIX(PROXY_FENCE,); load(tile[s], in + k * 256, 1024, full + s);", RELEASE="",
+                                    EARLY="arrive(empty + s);"), "early_release", "arrive(empty", "", PLAIN),
+    "released_before_product": (MULTIPLIED, "early_release", "arrive(empty", "", PLAIN),
+    "released_by_sender": (STORED, "early_release", "arrive(empty", "", CLUSTER),
     # Copies to global memory.
     "no_proxy_fence": (FENCED, "proxy_fence", "save(out", "was written by", PLAIN),
     "no_wait_for_group": (SAVE.format("PROXY_FENCE", "save(out, tile[1], 1024); COMMIT; | FIX(DRAIN,)"),
