@@ -80,12 +80,6 @@ __device__ __forceinline__ void store_shared_half(u32 address, Half half) {
 
 LOAD_FUNCTION(load_global, const void*, "ld.global", "l"(from))
 STORE_FUNCTION(store_global, void*, "st.global", "l")
-__device__ __forceinline__ void load_global_floats(float (&v)[4], const float* from) {
-  asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(from) : "memory");
-}
-__device__ __forceinline__ void store_global_floats(float* to, const float (&v)[4]) {
-  asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
-}
 /// By the read-only (non-coherent) path, for memory that is not written during the launch.
 LOAD_FUNCTION(load_global_nc, const void*, "ld.global.nc", "l"(from))
 /// The same for data that is read once, without allocation in L1; then also with a prefetch of the surrounding 256 bytes to L2.
@@ -122,7 +116,7 @@ __device__ __forceinline__ Chunk load_global_nc_chunk(const void* pointer) {
 }
 /// 16 bytes of floats. With words instead, the compiler may keep sums in integer registers.
 __device__ __forceinline__ void load_global_floats(float (&v)[4], const float* from) {
-  asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(from));
+  asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(from) : "memory");
 }
 __device__ __forceinline__ void load_shared_floats(float (&v)[4], u32 from) {
   asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
