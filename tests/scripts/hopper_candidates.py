@@ -68,7 +68,7 @@ BULK: Mapping[str, Value] = {"PATH": "bulk"}
 TASKS = {
     "attention-64": Group("attention", BULK, ("4,16,1024,64", "3,16,777,64,causal=1")),
     "attention-128": Group("attention", BULK, ("2,16,2048,128", "2,24,1500,128,causal=1")),
-    "matmul": Group("matmul", BULK, ("1000,2056,1544", "4096,4096,512", "200,5120,13824", "3072,768,3072")),
+    "matmul": Group("matmul", BULK, ("1000,2056,1544", "4096,4096,512", "192,5120,4096", "3072,768,3072")),
     "rmsnorm": Group("rmsnorm", {"ROW_SUM": "cluster"}, ("2,65536", "16,16384", "300,5120")),
 }
 """Names of groups. The problems of one group are those that a candidate must be able to run."""
