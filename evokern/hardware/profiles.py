@@ -58,6 +58,8 @@ class Profile:
     the fp32 pipe. A missing entry means that the limit does not matter."""
     power_delay_us: float = 30_000.0
     """Time of uninterrupted work after which the power limit takes effect, µs."""
+    gpc_sms: tuple[int, ...] = ()
+    """SMs of each GPC; a cluster runs in one GPC. Empty if the chip has no clusters."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field → source of its value."""
     shared_bytes_static: int = 48 * 1024
@@ -79,6 +81,15 @@ class Profile:
     def architecture(self) -> str:
         """Architecture name for the compiler, for example `sm_89`."""
         return f"sm_{self.compute_capability[0]}{self.compute_capability[1]}"
+
+    def clusters_at_once(self, ranks: int, resident: int) -> int:
+        """Return the maximum number of clusters that run at once, at least one.
+
+        Args:
+            ranks: blocks of a cluster.
+            resident: blocks that an SM holds at once.
+        """
+        return max(sum(sms * resident // ranks for sms in self.gpc_sms or (self.sms,)), 1)
 
     def limited(self, other: Profile | None = None, **overrides: int) -> Profile:
         """Return this chip with its limits lowered to the limits of another chip, or to given values.

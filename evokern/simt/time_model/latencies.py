@@ -132,6 +132,8 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
         return Cost(table.barrier, "barrier")
     if opcode == "nanosleep":
         return Cost(0.0, "sleep")
+    if opcode in ("membar", "fence") and instruction.has("gl", "gpu", "sys"):
+        return Cost(table.l2, "fence")  # earlier stores have reached L2
     if opcode in ("membar", "fence", "mbarrier"):
         return Cost(table.barrier, "fence")
     if opcode in SPECIAL:
