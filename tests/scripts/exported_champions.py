@@ -2,10 +2,10 @@
 
     python tests/scripts/exported_champions.py [--kernel NAME ...] [--seconds 40] [--build]
 
-Each candidate (`CHAMPIONS`) is exported and built with nvcc in parallel. On a GPU, its program then runs, which compares
-the results with the reference, and runs again for a small shape under memcheck, racecheck and synccheck. `--seconds`
+Each candidate (`CHAMPIONS`) is exported and built with nvcc in parallel. On a GPU, its program then runs and compares
+the results with the reference. It runs again for a small shape under memcheck, racecheck and synccheck. `--seconds`
 limits each of these runs; with `--build`, nothing runs. Prints a line for each program; exit code 1 if one of them
-fails, or if a tool reports an error. A run that did not end in time is named, but is no error.
+fails, or if a tool reports an error. A run that did not end in time is named, but does not count as an error.
 """
 
 from __future__ import annotations

@@ -1,18 +1,24 @@
-"""Random candidates with tensor maps, mbarrier rings or clusters: measured on a GPU, then predicted and judged without.
+"""Random candidates with tensor maps, mbarrier rings or clusters: measured on a GPU, predicted, and judged without one.
+
+Run as a script:
 
     python tests/scripts/hopper_candidates.py rows.jsonl --measure [--count 50] [--seconds 40]   # on a GPU
+    python tests/scripts/hopper_candidates.py rows.jsonl --gate [--count 50]                     # on a CPU
     python tests/scripts/hopper_candidates.py rows.jsonl --predict                               # on a CPU
-    python tests/scripts/hopper_candidates.py rows.jsonl --gate                                  # on a CPU
+    python tests/scripts/hopper_candidates.py rows.jsonl --agree                                 # on a CPU
 
-`--measure` draws candidates of each task (`TASKS`), and appends a line for each: its verdict at the gate, and its time
-at each problem. Every fifth candidate has a defect (`DEFECTS`), which the gate must reject. `--predict` compares the
-predicted with the measured times, and `--gate` the verdict with that of the simulated device's gate, which runs on the
-kernel's small problems. Exit code 1 if the mean rank correlation is below `BAR`, or if verdicts differ.
+`--measure` draws candidates of each group (`GROUPS`), and appends a line for each one that the file does not contain:
+its verdict at the gate, and its time at each problem. Every fifth candidate has a defect (`DEFECTS`), which the gate
+must reject. `--gate` draws the same candidates, and appends the verdict of the simulated device's gate, which runs on
+the kernel's small problems. `--agree` compares both. `--predict` compares the measured times with predicted ones, for
+each candidate at one of the problems. Exit code 1 if the mean rank correlation is below `BAR`, or if verdicts
+differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -23,8 +29,8 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,14 +42,17 @@ from parity_candidates import FOLDERS
 from paths import KERNELS
 from ranking import Ranking
 
+from evokern.compile.build import Target, build
+from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.records import Built
 from evokern.declaration.feasibility import feasible_space
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel
-from evokern.device.contract import Request, Task
-from evokern.device.opening import open_device
 from evokern.hardware.profiles import chip
-from evokern.study.discovery import load_kernel
-from evokern.study.settings import SimulationSettings, Study, TimingSettings
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.settings import GateSettings, SimulationSettings, Study, TimingSettings
+from evokern.study.trial import Evaluation
+from evokern.workers.process import Retire
 
 CHIP = "h200"
 BAR = 0.80
@@ -65,7 +74,7 @@ class Group:
 
 
 BULK: Mapping[str, Value] = {"PATH": "bulk"}
-TASKS = {
+GROUPS = {
     "attention-64": Group("attention", BULK, ("4,16,1024,64", "3,16,777,64,causal=1")),
     "attention-128": Group("attention", BULK, ("2,16,2048,128", "2,24,1500,128,causal=1")),
     "matmul": Group("matmul", BULK, ("1000,2056,1544", "4096,4096,512", "192,5120,4096", "3072,768,3072")),
@@ -80,7 +89,11 @@ DEFECTS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "matmul": (
         ("bulk.cuh", "step > 0 || k > 0)", "step > 0 || (DEFECT != DEFECT_FIRST && k > 0))"),
-        ("bulk.cuh", "rows.at(m * 64 * 128 + k * 32)", "rows.at(m * 64 * 128 + (DEFECT == DEFECT_SECOND ? 0 : k * 32))"),
+        (
+            "bulk.cuh",
+            "rows.at(m * 64 * 128 + k * 32)",
+            "rows.at(m * 64 * 128 + (DEFECT == DEFECT_SECOND ? 0 : k * 32))",
+        ),
     ),
     "rmsnorm": (
         ("cluster.cuh", "block < BLOCKS; block++", "block < BLOCKS - (DEFECT == DEFECT_FIRST); block++"),
@@ -123,45 +136,66 @@ def drawn(kernel: Kernel, group: Group, count: int, seed: int) -> list[Config]:
     ]
 
 
-def measured(name: str, kernel: Kernel, count: int, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield a row for each candidate that a GPU evaluated in time."""
-    group, configs = TASKS[name], drawn(kernel, TASKS[name], count, seed)
-    timed = replace(kernel, workload=replace(kernel.workload, baselines=()))
-    problems = tuple(timed.problem(text) for text in group.problems)
-    study = replace(Study(name, str(kernel.folder), group.problems), timing=TIMING)
-    device, end = open_device("cuda:0"), time.monotonic() + seconds
-    try:
-        device.start(Task(timed, problems, study))
-        for number, config in enumerate(configs):
-            device.submit(Request(number, config))
-        left = len(configs)
-        while left and time.monotonic() < end:
-            for answer in device.poll(0.5):
-                left -= 1
-                result = answer.evaluation
-                yield {
-                    "group": name,
-                    "kernel": group.kernel,
-                    "problems": group.problems,
-                    "config": dict(configs[answer.number]),
-                    "outcome": result.outcome.value,
-                    "reason": result.reason[:200],
-                    "passed": result.passed_gate,
-                    "near": parity_gate.near(result.evidence),
-                    "times_us": [timing.median_us for timing in result.timings],
-                }
-    finally:
-        device.close()
+def _built(job: tuple[str, tuple[str, ...], Config]) -> Built | Evaluation:
+    folder, problems, config = job
+    kernel = load_kernel(Path(folder))
+    target = Target(chip(CHIP), CompileCache(default_directory()))
+    return build(kernel, config, [kernel.problem(text) for text in problems], target)
+
+
+def measured(name: str, folder: Path, configs: Sequence[Config], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each candidate that a GPU evaluated in time; the last one may have broken the GPU's context."""
+    from evokern.device.gpu.jobs import Evaluate, GpuSettings
+    from evokern.device.gpu.profile import live_gpu
+    from evokern.device.gpu.worker import GpuWorker
+
+    group, kernel, end = GROUPS[name], load_kernel(folder), time.monotonic() + seconds
+    problems = tuple(kernel.problem(text) for text in group.problems)
+    # Processes that exist before CUDA starts need not import torch again.
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+        programs = [pool.submit(_built, (str(folder), group.problems, config)) for config in configs]
+        context, turn = WorkerContext(folder, problems, live_gpu(0).profile), folder / "turn"
+        turn.touch()
+        worker = GpuWorker(GpuSettings(context, GateSettings(), TIMING, 0, turn, kernel.space.default()))
+        healthy = True
+        for config, program in zip(configs, programs, strict=True):
+            if time.monotonic() > end or not healthy:
+                program.cancel()
+                continue
+            found = program.result()
+            if isinstance(found, Built):
+                try:
+                    found = worker.handle(Evaluate(config, found, None))
+                except Retire as broken:
+                    found, healthy = broken.value, False
+            assert isinstance(found, Evaluation)
+            yield {
+                "group": name,
+                "kernel": group.kernel,
+                "problems": group.problems,
+                "config": dict(config),
+                "outcome": found.outcome.value,
+                "reason": found.reason[:200],
+                "passed": found.passed_gate,
+                "near": parity_gate.near(found.evidence),
+                "times_us": [timing.median_us for timing in found.timings],
+            }
 
 
 def measure(path: Path, arguments: argparse.Namespace) -> int:
-    """Append the rows of the groups that were asked for to a file, and print their outcomes."""
+    """Append the rows of candidates that a file does not contain yet, and print their outcomes."""
+    path.touch()
+    known = {
+        name: [row["config"] for row in rows if "outcome" in row] for name, rows in rows_of(path, list(GROUPS)).items()
+    }
     for name in arguments.group:
         began = time.monotonic()
         outcomes: Counter[str] = Counter()
-        with tempfile.TemporaryDirectory() as folder, path.open("a", encoding="utf-8") as file:
-            kernel = load_kernel(with_defects(TASKS[name].kernel, Path(folder)))
-            for row in measured(name, kernel, arguments.count, arguments.seed, arguments.seconds):
+        with tempfile.TemporaryDirectory() as scratch, path.open("a", encoding="utf-8") as file:
+            folder = with_defects(GROUPS[name].kernel, Path(scratch))
+            configs = drawn(load_kernel(folder), GROUPS[name], arguments.count, arguments.seed)
+            configs = [config for config in configs if dict(config) not in known.get(name, ())]
+            for row in measured(name, folder, configs, arguments.seconds):
                 kind = "right" if row["config"]["DEFECT"] == "none" else "defect"
                 outcomes[f"{kind} {row['outcome']}"] += 1
                 print(json.dumps(row), file=file, flush=True)
@@ -183,11 +217,12 @@ def predict(path: Path, arguments: argparse.Namespace) -> int:
     """Print the accuracy of the predicted times at each problem; return the exit code."""
     correlations = []
     timed: dict[tuple[str, str], list[tuple[Config, float]]] = defaultdict(list)
-    for row in (row for rows in rows_of(path, arguments.group).values() for row in rows):
-        config = Config({gene: value for gene, value in row["config"].items() if gene != "DEFECT"})
-        if row["outcome"] == "measured" and row["config"].get("DEFECT", "none") == "none":
-            for problem, time_us in zip(row["problems"], row["times_us"], strict=True):
-                timed[row["kernel"], problem].append((config, time_us))
+    for rows in rows_of(path, arguments.group).values():
+        right = [row for row in rows if row.get("outcome") == "measured" and row["config"]["DEFECT"] == "none"]
+        for number, row in enumerate(right[: arguments.count]):
+            at = number % len(row["problems"])
+            config = Config({gene: value for gene, value in row["config"].items() if gene != "DEFECT"})
+            timed[row["kernel"], row["problems"][at]].append((config, row["times_us"][at]))
     for (name, text), pairs in timed.items():
         kernel = load_kernel(FOLDERS[name])
         study = replace(Study(name, name, (text,)), simulation=SimulationSettings(INSTRUCTIONS))
@@ -213,42 +248,63 @@ def _judged(job: tuple[str, str, str, Config]) -> tuple[str, bool]:
 
 
 def gate(path: Path, arguments: argparse.Namespace) -> int:
+    """Append the verdicts of the simulated gate."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    cores, end = len(os.sched_getaffinity(0)), time.monotonic() + arguments.seconds
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool,
+        path.open("a", encoding="utf-8") as file,
+    ):
+        jobs = []
+        for name in arguments.group:
+            group = GROUPS[name]
+            folder = with_defects(group.kernel, Path(scratch) / name)
+            configs = drawn(load_kernel(folder), group, arguments.count, arguments.seed)
+            jobs += [(f"{name} with defects", str(folder), group.problems[0], config) for config in configs]
+        names = [name for name in arguments.group for _ in range(arguments.count)]
+        waiting = {pool.submit(_judged, job): (name, job[3]) for name, job in zip(names, jobs, strict=True)}
+        with contextlib.suppress(TimeoutError):
+            for done in as_completed(waiting, end - time.monotonic()):
+                name, config = waiting[done]
+                reason, near = done.result()
+                row = {"group": name, "config": dict(config), "simulated": reason[:200], "near": near}
+                print(json.dumps(row), file=file, flush=True)
+        for job in waiting:
+            job.cancel()
+    return 0
+
+
+def agree(path: Path, arguments: argparse.Namespace) -> int:
     """Print the candidates that the two gates judge differently; return the exit code."""
     apart = 0
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    cores = len(os.sched_getaffinity(0))
     for name, rows in rows_of(path, arguments.group).items():
-        group = TASKS[name]
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool,
-        ):
-            folder = str(with_defects(group.kernel, Path(scratch)))
-            jobs = [(f"{name} with defects", folder, group.problems[0], Config(row["config"])) for row in rows]
-            verdicts = list(pool.map(_judged, jobs))
+        simulated = {Config(row["config"]): row for row in rows if "simulated" in row}
+        pairs = [(row, other) for row in rows if "outcome" in row and (other := simulated.get(Config(row["config"])))]
         counts: Counter[str] = Counter()
-        for row, (reason, near) in zip(rows, verdicts, strict=True):
-            same = row["passed"] == (not reason)
-            counts["agree" if same else "near the tolerance" if near or row["near"] else "differ"] += 1
+        for row, other in pairs:
+            same = row["passed"] == (not other["simulated"])
+            counts["agree" if same else "near the tolerance" if row["near"] or other["near"] else "differ"] += 1
             counts["rejected by both"] += same and not row["passed"]
             if not same:
-                print(json.dumps({"gpu": row["reason"], "simulated": reason, "config": row["config"]}), flush=True)
+                told = {"gpu": row["reason"], "simulated": other["simulated"], "config": row["config"]}
+                print(json.dumps(told), flush=True)
         apart += counts["differ"]
-        print(f"{name}: {len(rows)} candidates, {dict(counts)}", flush=True)
+        print(f"{name}: {len(pairs)} candidates, {dict(counts)}", flush=True)
     return int(apart > 0)
 
 
 def main() -> int:
-    """Measure, predict or judge the groups that were asked for."""
+    """Run the mode that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="rows, one JSON object a line")
-    parser.add_argument("--group", nargs="*", choices=list(TASKS), default=list(TASKS))
-    parser.add_argument("--count", type=int, default=50, help="candidates of each group to measure")
+    parser.add_argument("--group", nargs="*", choices=list(GROUPS), default=list(GROUPS))
+    parser.add_argument("--count", type=int, default=50, help="candidates of each group")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=60.0, help="for the candidates of one group, with the start")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for the candidates of one group, or for all gates")
     parser.add_argument("--show", action="store_true", help="print each candidate with both times")
     modes = parser.add_mutually_exclusive_group(required=True)
-    for mode in (measure, predict, gate):
+    for mode in (measure, gate, predict, agree):
         modes.add_argument(f"--{mode.__name__}", dest="mode", action="store_const", const=mode)
     arguments = parser.parse_args()
     return int(arguments.mode(arguments.file, arguments))
