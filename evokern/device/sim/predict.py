@@ -263,7 +263,9 @@ class Predictor:
         found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
         runs = timemodel.block_runs(entry, counters)
         instructions: Array = np.full(launch.blocks, runs.sum(1).mean())
-        if not timemodel.are_equal(runs):
+        # Which blocks merge parts depends on the order in which they end, not on their places.
+        merges = any(item.opcode == "atom" and item.has("inc") for item in entry.instructions)
+        if not timemodel.are_equal(runs) and not merges:
             # The blocks ended within the limit. A batch that runs them again with others needs a proportionally larger
             # one.
             lines = timemodel.line_blocks(launch.grid)

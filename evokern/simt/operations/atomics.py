@@ -139,7 +139,9 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
             counter.append(np.array(address[:1]))
             limit = int(active.pick(sources[0][0]).flat[0])
             for accesses, lanes, at in reached(active, np.broadcast_to(counter[0], address.shape)):
-                accesses[0][0].update(lanes, at, offset, lambda _, memory, index: _set(memory.view(dtype), index, limit))
+                accesses[0][0].update(
+                    lanes, at, offset, lambda _, memory, index: _set(memory.view(dtype), index, limit)
+                )
         return np.broadcast_to(counter[0], address.shape)
 
     shares = name == "inc" and b.state.batch.options.sample
