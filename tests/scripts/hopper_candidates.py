@@ -256,14 +256,15 @@ def gate(path: Path, arguments: argparse.Namespace) -> int:
         ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool,
         path.open("a", encoding="utf-8") as file,
     ):
-        jobs = []
+        known = _known(path, "simulated")
+        waiting = {}
         for name in arguments.group:
             group = GROUPS[name]
             folder = with_defects(group.kernel, Path(scratch) / name)
-            configs = drawn(load_kernel(folder), group, arguments.count, arguments.seed)
-            jobs += [(f"{name} with defects", str(folder), group.problems[0], config) for config in configs]
-        names = [name for name in arguments.group for _ in range(arguments.count)]
-        waiting = {pool.submit(_judged, job): (name, job[3]) for name, job in zip(names, jobs, strict=True)}
+            for config in drawn(load_kernel(folder), group, arguments.count, arguments.seed):
+                if dict(config) not in known.get(name, ()):
+                    job = f"{name} with defects", str(folder), group.problems[0], config
+                    waiting[pool.submit(_judged, job)] = name, config
         with contextlib.suppress(TimeoutError):
             for done in as_completed(waiting, end - time.monotonic()):
                 name, config = waiting[done]
