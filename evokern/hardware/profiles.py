@@ -236,7 +236,8 @@ CHIPS: Mapping[str, Profile] = {
                                   "sustained_flops": _LIMITED, "power_delay_us": "docs/lab/2026-11-27-timing.md",
                                   "fp64_flops_per_clock": f"{_HOPPER}: 66.9 TFLOP/s on the tensor cores",
                                   "dram_bytes_per_s": _HOPPER, "tensor_flops_per_clock": _DISSECTED,
-                                  "l2_bytes_per_clock_per_sm": _DISSECTED, "clusters": _OCCUPANCY},
+                                  "l2_bytes_per_clock_per_sm": _DISSECTED,
+                                  "clusters": _OCCUPANCY},
     ),
     "h200": Profile(
         name="h200", model="NVIDIA H200", sms=132, clock_mhz=1980, l2_bytes=60 * 2**20, dram_bytes_per_s=4800e9,
@@ -246,7 +247,8 @@ CHIPS: Mapping[str, Profile] = {
                                   "sustained_flops": f"as on the H100: {_LIMITED}",
                                   "l2_bytes": "driver's attribute l2CacheSize", "dram_bytes_per_s": _H200,
                                   "fp64_flops_per_clock": f"{_H200}: 67 TFLOP/s on the tensor cores",
-                                  "tensor_flops_per_clock": _DISSECTED, "l2_bytes_per_clock_per_sm": _DISSECTED, "clusters": _OCCUPANCY},
+                                  "tensor_flops_per_clock": _DISSECTED, "l2_bytes_per_clock_per_sm": _DISSECTED,
+                                  "clusters": _OCCUPANCY},
     ),
 }  # fmt: skip
 """Chips by short name."""

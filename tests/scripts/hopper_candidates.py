@@ -182,12 +182,16 @@ def measured(name: str, folder: Path, configs: Sequence[Config], seconds: float)
             }
 
 
+def _known(path: Path, key: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the configurations of the rows with a key, by group."""
+    path.touch()
+    rows = rows_of(path, list(GROUPS))
+    return {name: [row["config"] for row in of_group if key in row] for name, of_group in rows.items()}
+
+
 def measure(path: Path, arguments: argparse.Namespace) -> int:
     """Append the rows of candidates that a file does not contain yet, and print their outcomes."""
-    path.touch()
-    known = {
-        name: [row["config"] for row in rows if "outcome" in row] for name, rows in rows_of(path, list(GROUPS)).items()
-    }
+    known = _known(path, "outcome")
     for name in arguments.group:
         began = time.monotonic()
         outcomes: Counter[str] = Counter()

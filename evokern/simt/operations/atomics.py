@@ -137,7 +137,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
         """Return the address of the one counter of a sample; it starts in the middle, so that shares are rounded."""
         if not counter:
             counter.append(np.array(address[:1]))
-            limit = int(active.pick(sources[0][0]).flat[0])
+            start = (int(active.pick(sources[0][0]).flat[0]) + 1) // 2
             for accesses, lanes, at in reached(active, np.broadcast_to(counter[0], address.shape)):
                 accesses[0][0].update(
                     lanes, at, offset, lambda _, memory, index: _set(memory.view(dtype), index, limit)
@@ -158,8 +158,8 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     return run
 
 
-def _set(memory: Array, index: Array, limit: int) -> None:
-    memory[index] = (limit + 1) // 2
+def _set(memory: Array, index: Array, value: int) -> None:
+    memory[index] = value
 
 
 def _rounds(memory: Array, index: Array, operands: list[Array], update: Update) -> Array:
