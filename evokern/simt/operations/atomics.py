@@ -140,7 +140,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
             start = (int(active.pick(sources[0][0]).flat[0]) + 1) // 2
             for accesses, lanes, at in reached(active, np.broadcast_to(counter[0], address.shape)):
                 accesses[0][0].update(
-                    lanes, at, offset, lambda _, memory, index: _set(memory.view(dtype), index, limit)
+                    lanes, at, offset, lambda _, memory, index: _set(memory.view(dtype), index, start)
                 )
         return np.broadcast_to(counter[0], address.shape)
 
