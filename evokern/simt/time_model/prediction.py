@@ -151,6 +151,9 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     else:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
+    if facts.ranks > 1:  # the last block starts after all others
+        starts = facts.blocks * latencies_of(chip).cluster_start
+        sm_us = max(sm_us, (starts + facts.block_clocks) / chip.clock_mhz)
     first, hidden = loaded["dram"] / waves, _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT)
     if _loads_in_bulk(facts.counters):  # the schedule already includes the bytes and latencies of these copies
         first, hidden = 0.0, max(*loaded.values(), sm_us)
