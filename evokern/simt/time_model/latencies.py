@@ -6,6 +6,8 @@ All values are SM clocks unless stated otherwise. Sources, by field:
                           NVIDIA Hopper GPU Architecture" (arXiv 2402.13499): tables of ALU, tensor and memory latencies
     tensor, special, product, launch_us of sm_90
                           measured on an H200: docs/lab/2026-11-22-sm90-latencies.md
+    copies, fences and clusters of sm_90
+                          measured on an H200: docs/lab/2026-11-28-hopper-machinery.md
     launch_us of sm_80 and sm_89
                           2 µs, an assumption without measurements
 """
