@@ -1,6 +1,6 @@
 """Fast candidates with tensor maps, mbarrier rings or clusters as programs: exported, built, run, and sanitized.
 
-    python tests/scripts/exported_champions.py [--kernel NAME ...] [--seconds 40] [--build]
+    python tests/hopper/exported_champions.py [--kernel NAME ...] [--seconds 40] [--build]
 
 Each candidate (`CHAMPIONS`) is exported and built with nvcc in parallel. On a GPU, its program then runs and compares
 the results with the reference. It runs again for a small shape under memcheck, racecheck and synccheck. `--seconds`
@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import helpers_path  # noqa: F401 (finds the helpers)
+import hopper_paths  # noqa: F401 (finds the helpers)
 from gpu_tools import complaints, find_tool
 from paths import KERNELS
 

@@ -1,11 +1,9 @@
 """Random candidates with tensor maps, mbarrier rings or clusters: measured on a GPU, predicted, and judged without one.
 
-Run as a script:
-
-    python tests/scripts/hopper_candidates.py rows.jsonl --measure [--count 50] [--seconds 40]   # on a GPU
-    python tests/scripts/hopper_candidates.py rows.jsonl --gate [--count 50]                     # on a CPU
-    python tests/scripts/hopper_candidates.py rows.jsonl --predict                               # on a CPU
-    python tests/scripts/hopper_candidates.py rows.jsonl --agree                                 # on a CPU
+    python tests/hopper/hopper_candidates.py rows.jsonl --measure [--count 50] [--seconds 40]   # on a GPU
+    python tests/hopper/hopper_candidates.py rows.jsonl --gate [--count 50]                     # on a CPU
+    python tests/hopper/hopper_candidates.py rows.jsonl --predict                               # on a CPU
+    python tests/hopper/hopper_candidates.py rows.jsonl --agree                                 # on a CPU
 
 `--measure` draws candidates of each group (`GROUPS`), and appends a line for each one that the file does not contain:
 its verdict at the gate, and its time at each problem. Every fifth candidate has a defect (`DEFECTS`), which the gate
@@ -35,7 +33,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import helpers_path  # noqa: F401 (finds the helpers)
+import hopper_paths  # noqa: F401 (finds the helpers)
 import parity_gate
 from model_accuracy import INSTRUCTIONS, accuracy
 from parity_candidates import FOLDERS
