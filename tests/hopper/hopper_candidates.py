@@ -1,16 +1,17 @@
 """Random candidates with tensor maps, mbarrier rings or clusters: measured on a GPU, predicted, and judged without one.
 
     python tests/hopper/hopper_candidates.py rows.jsonl --measure [--count 50] [--seconds 40]   # on a GPU
-    python tests/hopper/hopper_candidates.py rows.jsonl --gate [--count 50]                     # on a CPU
-    python tests/hopper/hopper_candidates.py rows.jsonl --predict                               # on a CPU
-    python tests/hopper/hopper_candidates.py rows.jsonl --agree                                 # on a CPU
 
 `--measure` draws candidates of each group (`GROUPS`), and appends a line for each one that the file does not contain:
 its verdict at the gate, and its time at each problem. Every fifth candidate has a defect (`DEFECTS`), which the gate
-must reject. `--gate` draws the same candidates, and appends the verdict of the simulated device's gate, which runs on
-the kernel's small problems. `--agree` compares both. `--predict` compares the measured times with predicted ones, for
-each candidate at one of the problems. Exit code 1 if the mean rank correlation is below `BAR`, or if verdicts
-differ.
+must reject. The other modes need no GPU:
+
+- `--gate` draws the same candidates, and appends the verdict of the simulated device's gate, which runs on the kernel's
+  small problems.
+- `--agree` compares both verdicts.
+- `--predict` compares the measured times with predicted ones, for each candidate at one of the problems.
+
+Exit code 1 if the mean rank correlation is below `BAR`, or if verdicts differ.
 """
 
 from __future__ import annotations
