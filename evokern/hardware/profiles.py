@@ -58,6 +58,9 @@ class Profile:
     the fp32 pipe. A missing entry means that the limit does not matter."""
     power_delay_us: float = 30_000.0
     """Time of uninterrupted work after which the power limit takes effect, µs."""
+    clusters: Mapping[int, int] = field(default_factory=dict)
+    """Blocks of a cluster → clusters that run at once with one block per SM. They are fewer than the SMs allow, because
+    a cluster runs in one GPC."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field → source of its value."""
     shared_bytes_static: int = 48 * 1024
@@ -79,6 +82,15 @@ class Profile:
     def architecture(self) -> str:
         """Architecture name for the compiler, for example `sm_89`."""
         return f"sm_{self.compute_capability[0]}{self.compute_capability[1]}"
+
+    def clusters_at_once(self, ranks: int, resident: int) -> int:
+        """Return the maximum number of clusters that run at once, at least one.
+
+        Args:
+            ranks: blocks of a cluster.
+            resident: blocks that an SM holds at once.
+        """
+        return max(resident * self.clusters.get(ranks, self.sms // ranks), 1)
 
     def limited(self, other: Profile | None = None, **overrides: int) -> Profile:
         """Return this chip with its limits lowered to the limits of another chip, or to given values.
@@ -165,6 +177,8 @@ _LIMIT_SOURCES = dict.fromkeys(
 # 1,024 operations per clock and SM. The white paper lists this rate for fp16 accumulation on AD102 (330.3 TFLOP/s on
 # the RTX 4090). Only GeForce cards halve it with fp32 accumulation (165.2 TFLOP/s).
 _ADA_FULL = {"f16->f16": 1024.0, "f16->f32": 1024.0, "bf16->f32": 1024.0, "tf32->f32": 512.0, "s8->s32": 2048.0}
+_HOPPER_CLUSTERS = {2: 66, 3: 39, 4: 30, 6: 17, 8: 15}
+_OCCUPANCY = "cuOccupancyMaxActiveClusters on an H200"
 _HOPPER_SYNC = 0.63
 """Share of the fp16 peak that `mma.sync` reaches on sm_90; only wgmma reaches the peak (mma rates in `_DISSECTED`)."""
 _HOPPER_RATES = {
@@ -217,22 +231,24 @@ CHIPS: Mapping[str, Profile] = {
     "h100": Profile(
         name="h100", model="NVIDIA H100 80GB HBM3", sms=132, clock_mhz=1980, l2_bytes=50 * 2**20,
         dram_bytes_per_s=3350e9, l2_bytes_per_clock_per_sm=42.0, tensor_flops_per_clock=_HOPPER_RATES,
-        tensor_peak_flops_per_clock=4096.0, **_SM_90, sustained_flops={"f16": 664e12},
+        tensor_peak_flops_per_clock=4096.0, **_SM_90, sustained_flops={"f16": 664e12}, clusters=_HOPPER_CLUSTERS,
         sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock", "l2_bytes": _HOPPER,
                                   "sustained_flops": _LIMITED, "power_delay_us": "docs/lab/2026-11-27-timing.md",
                                   "fp64_flops_per_clock": f"{_HOPPER}: 66.9 TFLOP/s on the tensor cores",
                                   "dram_bytes_per_s": _HOPPER, "tensor_flops_per_clock": _DISSECTED,
-                                  "l2_bytes_per_clock_per_sm": _DISSECTED},
+                                  "l2_bytes_per_clock_per_sm": _DISSECTED,
+                                  "clusters": _OCCUPANCY},
     ),
     "h200": Profile(
         name="h200", model="NVIDIA H200", sms=132, clock_mhz=1980, l2_bytes=60 * 2**20, dram_bytes_per_s=4800e9,
         l2_bytes_per_clock_per_sm=42.0, tensor_flops_per_clock=_HOPPER_RATES, tensor_peak_flops_per_clock=4096.0,
-        **_SM_90, sustained_flops={"f16": 664e12},
+        **_SM_90, sustained_flops={"f16": 664e12}, clusters=_HOPPER_CLUSTERS,
         sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock",
                                   "sustained_flops": f"as on the H100: {_LIMITED}",
                                   "l2_bytes": "driver's attribute l2CacheSize", "dram_bytes_per_s": _H200,
                                   "fp64_flops_per_clock": f"{_H200}: 67 TFLOP/s on the tensor cores",
-                                  "tensor_flops_per_clock": _DISSECTED, "l2_bytes_per_clock_per_sm": _DISSECTED},
+                                  "tensor_flops_per_clock": _DISSECTED, "l2_bytes_per_clock_per_sm": _DISSECTED,
+                                  "clusters": _OCCUPANCY},
     ),
 }  # fmt: skip
 """Chips by short name."""

@@ -24,6 +24,8 @@ SWIZZLES = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 FILLS = ("zeros", "nan")
 """Values of elements outside the tensor, in the order of ``CUtensorMapFloatOOBfill``."""
 MOST_DIMENSIONS, MOST_BOX, MOST_STEP, MOST_SIZE, MOST_STRIDE = 5, 256, 8, 1 << 32, 1 << 40
+MOST_TILE = (1 << 18) - 1
+"""Maximum bytes of a tile; no document states it, but the driver rejects 2^18 bytes and accepts 3/4 of that."""
 _MAGIC = b"EVOKMAP1"
 _LAYOUT = struct.Struct("<8s4B4xQ5Q4Q5H5B")
 
@@ -95,6 +97,8 @@ class TensorMap:
             found.append(f"a row of the box has {inner} bytes, not a multiple of 16")
         if span and inner > span:
             found.append(f"a row of the box has {inner} bytes, but swizzle {self.swizzle} allows at most {span}")
+        if self.tile_bytes > MOST_TILE:
+            found.append(f"the tile has {self.tile_bytes} bytes, more than {MOST_TILE}")
         if self.fill == "nan" and self.dtype[0] in "us":
             found.append(f"fill 'nan' needs a floating-point type, not {self.dtype}")
         return found

@@ -87,6 +87,8 @@ class Counters:
     """Sectors of stores, reductions and atomics."""
     ideal_store_sectors: Array
     """Minimum number of sectors for the stored bytes."""
+    multicast_sectors: Array
+    """Sectors that multicasts bring to further blocks of the cluster."""
     local_bytes: Array
     """Bytes of local memory that were loaded or stored."""
     cluster_accesses: Array

@@ -25,7 +25,8 @@ _PENDING = 1 << 20
 _PATTERNS = 512
 _COUNTED = (
     "warp_instructions", "thread_instructions", "divergent", "shared_wavefronts", "ideal_wavefronts", "load_sectors",
-    "ideal_load_sectors", "store_sectors", "ideal_store_sectors", "local_bytes", "cluster_accesses", "sleep_ns",
+    "ideal_load_sectors", "store_sectors", "ideal_store_sectors", "multicast_sectors", "local_bytes",
+    "cluster_accesses", "sleep_ns",
 )  # fmt: skip
 """Fields of `Counters` with one count per instruction."""
 
@@ -208,6 +209,18 @@ class EventCounter:
     def cluster(self, number: int, accesses: int) -> None:
         """Count accesses to another block's shared memory, per thread."""
         self.tally.arrays["cluster_accesses"][number] += accesses
+
+    def multicast(self, number: int, loaded: int, receivers: Array) -> None:
+        """Count the sectors that a multicast brings to further blocks.
+
+        Args:
+            number: the instruction.
+            loaded: its load sectors before.
+            receivers: blocks that get the copy of each lane.
+        """
+        arrays = self.tally.arrays
+        fresh = arrays["load_sectors"][number] - loaded
+        arrays["multicast_sectors"][number] += round(fresh * (float(receivers.mean()) - 1))
 
     def sleep(self, number: int, total_ns: int) -> None:
         """Count the sleep of some warps, summed over these warps."""

@@ -124,6 +124,7 @@ class LaunchRun:
         self._check()
         every = self.spec.blocks is None or self.module.needs_whole_grid(self.spec.entry)
         self.chosen = self.everyone if every else self.cluster.whole(self.spec.grid, self.spec.blocks or ())
+        self.options = replace(self.options, sample=asked.sample and len(self.chosen) < len(self.everyone))
 
     def _check(self) -> None:
         """Reject a launch that the chip or the machine cannot run."""

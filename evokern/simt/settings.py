@@ -86,6 +86,9 @@ class LaunchOptions:
     """Run no further batch of blocks after a batch with an error; all results are then incomplete."""
     count: bool = True
     """Count wavefronts, sectors and instructions."""
+    sample: bool = False
+    """Whether the blocks stand for a grid whose other blocks do not run. All ``atom.inc`` of an instruction then share
+    one counter, so that the same share of blocks sees its last value as in the grid."""
     architecture: str | None = None
     """Architecture of the simulated chip, for example ``sm_89``; PTX for a later architecture is rejected. None accepts
     any PTX."""

@@ -141,7 +141,7 @@ def examine(name: str, arguments: argparse.Namespace) -> int:
         broken += resources + (crashes > CRASHES_ALLOWED * max(1, len(answers)))
         unsound = (Outcome.CRASHED, Outcome.HUNG, Outcome.WRONG)
         bad += [(good[n], e.outcome.value, e.reason) for n, e in answers.items() if e.outcome in unsound]
-    for config, how, why in bad[: arguments.show_results]:
+    for config, how, why in bad[: arguments.show]:
         print(json.dumps({"kernel": name, "how": how, "why": why, "config": dict(config)}))
     return broken
 

@@ -336,7 +336,8 @@ def encoded_map(of: TensorMap, address: int) -> Any:
     made = check(
         driver.cuTensorMapEncodeTiled(
             kind(driver.CUtensorMapDataType, DTYPE_BYTES, of.dtype), of.rank, address, [*map(wide, of.shape)],
-            [*map(wide, of.strides)], [*map(narrow, of.box)], [*map(narrow, of.steps or (1,) * of.rank)],
+            [*map(wide, of.strides or (0,))],  # the driver needs an array, also for one dimension
+            [*map(narrow, of.box)], [*map(narrow, of.steps or (1,) * of.rank)],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             kind(driver.CUtensorMapSwizzle, SWIZZLES, of.swizzle),
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

@@ -199,6 +199,7 @@ class Predictor:
             limit *= -(-len(blocks) // self._simulation.blocks)  # the limit applies to the study's number of blocks
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
+        workspaces = sum(one.bytes for one in stage.tensors.values() if one.role == "workspace")  # written, then in L2
         resident, cluster = max(blocks_per_sm(use, launch, chip), 1), program.cluster(launch)
 
         def facts(counters: Counters, ends: Sequence[float], pipe_wait: float = 0.0) -> timemodel.LaunchFacts:
@@ -210,7 +211,7 @@ class Predictor:
                 longest_clocks=max(ends),
                 pipe_wait_clocks=pipe_wait,
                 working_set_bytes=working_set,
-                unique_bytes=self._kernel.workload.bytes(stage.problem),
+                unique_bytes=self._kernel.workload.bytes(stage.problem) + workspaces,
                 spill_bytes=use.spill_bytes,
                 clusters=members_of(launch.grid, cluster.extent) if cluster.blocks > 1 else None,
             )
@@ -223,7 +224,7 @@ class Predictor:
             try:
                 result = program.launch(
                     launch, stage.buffers, stage.memory,
-                    instruction_limit=limit, blocks=chosen, sanitize=False, count=True, enough=enough,
+                    instruction_limit=limit, blocks=chosen, sanitize=False, count=True, sample=True, enough=enough,
                 )  # fmt: skip
             except GridTooLargeError as error:  # the exact limit of this chip
                 excess = grid_excess(launch, resident, chip)
@@ -261,7 +262,9 @@ class Predictor:
         found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
         runs = timemodel.block_runs(entry, counters)
         instructions: Array = np.full(launch.blocks, runs.sum(1).mean())
-        if not timemodel.are_equal(runs):
+        # Which blocks merge parts depends on the order in which they end, not on their places.
+        merges = any(item.opcode == "atom" and item.has("inc") for item in entry.instructions)
+        if not timemodel.are_equal(runs) and not merges:
             # The blocks ended within the limit. A batch that runs them again with others needs a proportionally larger
             # one.
             lines = timemodel.line_blocks(launch.grid)

@@ -177,6 +177,7 @@ class SimulatedProgram:
         until_fatal: bool = False,
         until_error: bool = False,
         count: bool = False,
+        sample: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
         record_paths: bool = False,
         exact: ExactMemory | None = None,
@@ -195,6 +196,7 @@ class SimulatedProgram:
             until_fatal: stop at the first finding that would stop the launch on a GPU.
             until_error: run no further batch of blocks after a batch with an error.
             count: count wavefronts, sectors and instructions.
+            sample: let the blocks stand for the grid, if they are not all of it.
             enough: called from time to time with the counters so far; True stops the launch.
             record_paths: record the rounds of loops and the sides of branches.
             exact: shadow in which to compute in exact arithmetic, too.
@@ -206,7 +208,7 @@ class SimulatedProgram:
         options = simt.LaunchOptions(
             instruction_limit=instruction_limit, sanitize=sanitize, past_misaligned=past_misaligned,
             until_fatal=until_fatal, until_error=until_error, count=count, architecture=self.architecture,
-            chip=self.chip, source=self.source, enough=enough, record_paths=record_paths, exact=exact,
+            chip=self.chip, source=self.source, enough=enough, record_paths=record_paths, exact=exact, sample=sample,
         )  # fmt: skip
 
         def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:

@@ -131,15 +131,35 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     updates: dict[str, Sequence[tuple[AtomicAccess, Change]]] = {"shared": shared, "global": memory, "local": memory}
     reached = by_state_space(b.state.batch, space, updates)
 
+    counter: list[Array] = []
+
+    def stand_in(active: Active, address: Array) -> Array:
+        """Return the address of the one counter of a sample; it starts in the middle, so that shares are rounded."""
+        if not counter:
+            counter.append(np.array(address[:1]))
+            start = (int(active.pick(sources[0][0]).flat[0]) + 1) // 2
+            for accesses, lanes, at in reached(active, np.broadcast_to(counter[0], address.shape)):
+                accesses[0][0].update(
+                    lanes, at, offset, lambda _, memory, index: _set(memory.view(dtype), index, start)
+                )
+        return np.broadcast_to(counter[0], address.shape)
+
+    shares = name == "inc" and b.state.batch.options.sample
+
     def run() -> None:
         active = active_of()
         if not active.count:
             return
-        for accesses, lanes, address in reached(active, active.pick(row)):
+        where = stand_in(active, active.pick(row)) if shares else active.pick(row)
+        for accesses, lanes, address in reached(active, where):
             for place, (access, change) in enumerate(accesses):
                 access.update(lanes, address, offset + place * size, change)
 
     return run
+
+
+def _set(memory: Array, index: Array, value: int) -> None:
+    memory[index] = value
 
 
 def _rounds(memory: Array, index: Array, operands: list[Array], update: Update) -> Array:

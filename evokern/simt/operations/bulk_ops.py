@@ -159,12 +159,15 @@ def _bind_load(i: Instruction, b: Binder) -> Action:
             return
         stamp = state.bulk.now()
         for part in shape.parts(active):
+            loaded = 0 if state.events is None else state.events.tally.arrays["load_sectors"][number]
             data = state.bulk.fetch(part.active, part.pieces, number, state.events)
             there = barrier(part.active)
             if masks is None:
                 _send(state, _Sent(part, data, there, np.arange(part.active.count)), call, stamp)
                 continue
             wanted = np.broadcast_to(part.active.pick(masks), (part.active.count,)).astype(np.int64)
+            if state.events is not None:
+                state.events.multicast(number, loaded, (wanted[:, None] >> np.arange(16) & 1).sum(1))
             for rank in range(16):
                 named = np.flatnonzero(wanted >> rank & 1)
                 if named.size:

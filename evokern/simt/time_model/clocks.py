@@ -151,6 +151,7 @@ class Clocks:
         self.block = np.repeat(np.arange(blocks), shape.warps_per_block)
         self.landed = np.zeros(blocks)
         self.latencies, self.copy_latency, self.products_wait = latencies, copy_latency, use.products_wait
+        self.bulk_latency = latencies.copy_l2 if copy_latency <= latencies.l2 else latencies.copy_dram
         self.sms = None if use.demands is None else [Pipes(len(NAMES)) for _ in range(blocks)]
         self.contention_factor = 1.0 if use.demands is None else use.demands.contention_factor
         self.busy: dict[str, Array] = {}
@@ -175,7 +176,7 @@ class Clocks:
             copied: whether bulk copies arrive, instead of the warps.
         """
         if copied:
-            found = self.landed + self.copy_latency
+            found = self.landed + self.bulk_latency
         else:
             found = np.zeros(self.landed.size)
             warps = np.arange(self.clock.size) if mask is None else np.flatnonzero(mask)

@@ -123,6 +123,7 @@ def place(
     sms: int,
     resident: int,
     clusters: Sequence[tuple[int, ...]] | None = None,
+    at_once: int | None = None,
 ) -> Placed:
     """Assign blocks, in order, to the SM that first has space; the blocks of a cluster start together.
 
@@ -132,8 +133,11 @@ def place(
         sms: SMs of the chip.
         resident: blocks that an SM holds at once.
         clusters: blocks of each cluster, which starts when there is space for all of them; None without clusters.
+        at_once: clusters that run at once; None if every space can be used.
     """
     rooms = [(0.0, slot, sm) for slot in range(resident) for sm in range(sms)]  # A sorted list is already a heap.
+    if clusters and at_once is not None:
+        del rooms[at_once * len(clusters[0]) :]
     chains = np.zeros((resident, sms))
     where = np.zeros(len(durations), np.int64)
     for blocks in clusters or ():

@@ -29,7 +29,7 @@ from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.time_model.latencies import latencies_of
-from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks, sustained_us
+from evokern.simt.time_model.pipes import SCHEDULERS, l2_sectors, pipe_clocks, sustained_us
 from evokern.simt.time_model.placement import GridWork, extrapolated, place
 
 OVERLAP_EXPONENT = 1.5
@@ -134,10 +134,10 @@ def contention_factor(blocks: int, resident: int, chip: Profile, ranks: int = 1)
 def _busiest(blocks: int, resident: int, chip: Profile, ranks: int) -> tuple[int, int]:
     """Return the number of blocks on the busiest SM, and the number of waves in which it runs them.
 
-    A cluster starts when there is space for all of its blocks.
+    A cluster starts when there is space for all of its blocks in one GPC.
     """
     share = math.ceil(blocks / chip.sms)
-    at_once = max(chip.sms * resident // ranks, 1)
+    at_once = chip.clusters_at_once(ranks, resident)
     return share, max(math.ceil(share / resident), math.ceil(blocks / ranks / at_once))
 
 
@@ -151,6 +151,9 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     else:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
+    if facts.ranks > 1:  # the last block starts after all others
+        starts = facts.blocks * latencies_of(chip).cluster_start
+        sm_us = max(sm_us, (starts + facts.block_clocks) / chip.clock_mhz)
     first, hidden = loaded["dram"] / waves, _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT)
     if _loads_in_bulk(facts.counters):  # the schedule already includes the bytes and latencies of these copies
         first, hidden = 0.0, max(*loaded.values(), sm_us)
@@ -195,7 +198,8 @@ def _busiest_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tu
 def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -> tuple[dict[str, float], float]:
     """Return the time components of the last SM to finish, and when it ends, in µs, for blocks with different work."""
     busiest = np.max([*work.pipes.values()], axis=0)
-    placed = place(work.clocks, np.maximum(work.clocks, busiest * resident), chip.sms, resident, facts.clusters)
+    durations, at_once = np.maximum(work.clocks, busiest * resident), chip.clusters_at_once(facts.ranks, resident)
+    placed = place(work.clocks, durations, chip.sms, resident, facts.clusters, at_once)
     clocks = {name: np.bincount(placed.sm, of_blocks, chip.sms) for name, of_blocks in work.pipes.items()}
     done = np.maximum(placed.longest, np.max([*clocks.values()], axis=0))
     last = int(np.argmax(done))
@@ -258,7 +262,7 @@ def work_of(
     if lines is not None:
         shares, ends = shares[list(lines)], [ends[at] for at in lines]
     pipes = {name: extrapolated(grid, clocks) for name, clocks in _clocks(counters, shares, chip).items()}
-    sectors = shares @ (counters.load_sectors + counters.store_sectors)
+    sectors = shares @ l2_sectors(counters)
     return GridWork(pipes, extrapolated(grid, ends), extrapolated(grid, sectors))
 
 
@@ -274,7 +278,7 @@ def _l2_us(facts: LaunchFacts, chip: Profile) -> float:
     if facts.work is None:
         counters = facts.counters
         sampled = max(len(counters.blocks) * counters.launches, 1)
-        sectors = float(counters.load_sectors.sum() + counters.store_sectors.sum()) / sampled * facts.blocks
+        sectors = float(l2_sectors(counters).sum()) / sampled * facts.blocks
     else:
         sectors = float(facts.work.sectors.sum())
     busy_sms = min(facts.blocks, chip.sms)

@@ -132,7 +132,7 @@ class Timeline:
             np.array([*written], np.int64),
             demand if demand is not None and demand.any() else None,
             sum(step.copies for step in steps if step.kind == "bulk"),
-            self.latencies.cluster if any(_reaches_others(instruction) for instruction in instructions) else 0.0,
+            self.latencies.cluster_arrival if any(map(_reaches_others, instructions)) else 0.0,
         )
 
     def _step(self, segment: Segment, instruction: Instruction, number: int) -> Step | None:

@@ -90,3 +90,13 @@ def test_blocks_of_a_cluster_start_together() -> None:
     assert max(pairs.longest) == 1100.0
     few = replace(H200, sms=12)
     assert contention_factor(12, 1, few) == contention_factor(12, 1, few, 4) == 1.0
+
+
+def test_clusters_need_space_in_one_part_of_the_chip() -> None:
+    """Of 33 clusters of four blocks, an H200 runs 30 at once, although it has 132 SMs; blocks alone take one round."""
+    assert [H200.clusters_at_once(ranks, 1) for ranks in (1, 2, 4, 8)] == [132, 66, 30, 15]
+    clocks = np.full(132, 100.0)
+    fours = [tuple(range(first, first + 4)) for first in range(0, 132, 4)]
+    assert max(placement.place(clocks, clocks, 132, 1).longest) == 100.0
+    assert max(placement.place(clocks, clocks, 132, 1, fours, H200.clusters_at_once(4, 1)).longest) == 200.0
+    assert contention_factor(132, 2, H200, 4) == contention_factor(132, 2, H200)

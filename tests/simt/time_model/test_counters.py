@@ -176,3 +176,28 @@ def test_asking_changes_no_counter() -> None:
     assert alone.counters is not None
     assert asked.counters.warp_instructions.tolist() == alone.counters.warp_instructions.tolist()
     assert asked.counters.load_sectors.tolist() == alone.counters.load_sectors.tolist()
+
+
+TICKETS = """
+__device__ unsigned tickets[64];
+extern "C" __global__ void merge(float* out, int parts) {
+  __shared__ unsigned place;
+  if (threadIdx.x == 0) place = atomicInc(&tickets[blockIdx.x / parts], parts - 1);
+  __syncthreads();
+  if (place == parts - 1) out[blockIdx.x * 32 + threadIdx.x] = 1.0f;
+}
+"""
+
+
+@pytest.mark.parametrize(("parts", "merged"), [(2, 3), (3, 2), (4, 2), (8, 1)])
+def test_blocks_of_a_sample_share_a_counter(parts: int, merged: int) -> None:
+    """The last block of each tile merges; in a sample of six blocks, about the same share merges as in the grid."""
+    out = np.zeros(64 * 32, np.float32)
+    every = counted(TICKETS, "merge", out, np.int32(parts), grid=64)
+    assert total(every, "st.global", every.store_sectors) == 64 // parts * 4
+    memory = simt.Memory()
+    arguments = [memory.allocate("out", out), np.int32(parts)]
+    spec = simt.LaunchSpec("merge", (64, 1, 1), (32, 1, 1), blocks=(0, 12, 25, 38, 50, 63))
+    result = launch(module_of(TICKETS), spec, arguments, memory, source=TICKETS, sample=True)
+    assert result.counters is not None
+    assert total(result.counters, "st.global", result.counters.store_sectors) == merged * 4

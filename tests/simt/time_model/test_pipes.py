@@ -14,7 +14,17 @@ from evokern.simt import matrix
 from evokern.simt.operations.wmma_moves import moves
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import cost_of, latencies_of
-from evokern.simt.time_model.pipes import L2, NAMES, SCHEDULERS, demands, holds, pipe_clocks, tensor_rate
+from evokern.simt.time_model.pipes import (
+    L2,
+    NAMES,
+    PARTIAL_WRITE,
+    SCHEDULERS,
+    demands,
+    holds,
+    l2_sectors,
+    pipe_clocks,
+    tensor_rate,
+)
 
 FRAGMENTS = r"""
 #include <mma.h>
@@ -211,3 +221,29 @@ def test_copies_are_counted_once_on_shared_memory() -> None:
     assert found.copies.sum() == pytest.approx(1.5 * 512 / h200.l2_bytes_per_clock_per_sm)
     assert found.in_line[NAMES.index("shared")].sum() == 1.5 * 4
     assert found.in_line[L2].sum() == 0
+
+
+def test_parts_of_sectors_are_written_slowly() -> None:
+    """A store of 16 bytes of each row takes L2 longer than its sectors; whole sectors take no more than themselves."""
+    source = """extern "C" __global__ void rows(TYPE* out) {
+      out[threadIdx.x / 4 * 256 + threadIdx.x % 4] = TYPE();
+    }"""
+    sectors = {}
+    for kind in ("float", "float2"):
+        module, memory = simt_tools.module_of(source, (f"-DTYPE={kind}",)), simt.Memory()
+        out = memory.allocate("out", np.zeros(1 << 14, np.uint8))
+        counters = simt.launch(module, simt.LaunchSpec("rows", (1, 1, 1), (32, 1, 1)), [out], memory).counters
+        assert counters is not None
+        sectors[kind] = float(l2_sectors(counters).sum())
+    assert sectors == {"float": 8 * (1 + PARTIAL_WRITE), "float2": 8}
+
+
+def test_a_fence_of_the_gpu_waits_for_l2() -> None:
+    """A fence in the scope of the GPU takes far longer than one in the scope of the block."""
+    source = (
+        'extern "C" __global__ void f(int* p) { p[0] = 1; __threadfence(); p[1] = 2; __threadfence_block(); p[2] = 3; }'
+    )
+    table = latencies_of(chip("h200"))
+    program = simt_tools.module_of(source, (), "compute_90").program("f")
+    found = [cost_of(item, table).latency for item in program.instructions if item.opcode in ("membar", "fence")]
+    assert found == [table.gpu_fence, table.barrier]
