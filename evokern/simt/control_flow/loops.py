@@ -111,6 +111,28 @@ def _successors(program: PtxProgram, segment: Segment) -> list[int]:
     return [*(following if last.guard is not None else []), *([] if target is None else [target])]
 
 
+def read_unwritten(program: PtxProgram) -> dict[str, int]:
+    """Return the kernel's registers that a path reads before it writes them, each with an instruction that reads it."""
+    segments = [segment for segment in program.segments if segment.routine is program.routines[0]]
+    exposed = {segment.index: dict[str, int]() for segment in segments}
+    written = {segment.index: set[str]() for segment in segments}
+    for segment in segments:
+        for number in range(segment.base, segment.base + segment.stop - segment.start):
+            reads, writes = registers_accessed(program.instructions[number], program.operations[number])
+            for name in set(reads) - written[segment.index]:
+                exposed[segment.index].setdefault(name, number)
+            written[segment.index].update(writes)
+    changed = True
+    while changed:
+        changed = False
+        for segment in reversed(segments):
+            mine = exposed[segment.index]
+            for after in _successors(program, segment):
+                for name in exposed[after].keys() - mine.keys() - written[segment.index]:
+                    mine[name], changed = exposed[after][name], True
+    return {name: number for name, number in exposed[segments[0].index].items() if name in program.routines[0].slots}
+
+
 def _reached(edges: Mapping[int, Sequence[int]], start: int, without: int = -1) -> set[int]:
     """Return the segments that a path from `start` reaches without passing another segment."""
     found: set[int] = set()

@@ -45,9 +45,10 @@ REASONS = {
     5: "parts of different values, or of another format, are read as one value",
     6: "the instruction has no rule in exact arithmetic",
     7: "the result depends on the order of atomic operations",
+    8: "a register is read that was never written",
 }
 """Reasons why a value is not comparable."""
-BITS, SECOND, ZERO, INFINITE, MIXED, NO_RULE, ORDER = (np.uint64(number) for number in REASONS)
+BITS, SECOND, ZERO, INFINITE, MIXED, NO_RULE, ORDER, UNWRITTEN = (np.uint64(number) for number in REASONS)
 REASON_SHIFT = _Q_SHIFT
 
 

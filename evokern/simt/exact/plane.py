@@ -31,6 +31,7 @@ from evokern.simt.exact.field import (
     NO_RULE,
     RAW,
     REASON_SHIFT,
+    UNWRITTEN,
     WIDTHS,
     Value,
     parts,
@@ -59,6 +60,8 @@ class Carriers:
     """Number of an instruction → rows of its results and operands if it only moves bits, else None."""
     names: frozenset[Name]
     """The registers."""
+    unwritten: Mapping[Key, int]
+    """Row that a path from the kernel's start reads before it is written → an instruction that reads it."""
 
 
 class ShadowPlane:
@@ -84,6 +87,7 @@ class ShadowPlane:
             carriers: what may have a shadow.
         """
         self._bind, self._instructions, self.names = bind, carriers.instructions, carriers.names
+        self._unwritten = carriers.unwritten
         self.state, self.exact = state, exact
         self.lanes = state.batch.lanes
         self.first = exact.site(state.batch.program)
@@ -116,6 +120,9 @@ class ShadowPlane:
         if self.exact.is_late():
             raise LaunchStopped
         self.rows.clear()
+        for key, number in self._unwritten.items():
+            word = np.uint64(self.first + number) | UNWRITTEN << REASON_SHIFT | BAD << CODE_SHIFT
+            self.rows[key] = np.broadcast_to(word, (UNITS[key[0]], self.lanes))
         self.last.clear()
         self.copies.clear()
         self._shared.fill(0)

@@ -12,6 +12,7 @@ from evokern.ptx.program import PtxProgram
 from evokern.ptx.register_accesses import registers_accessed
 from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Vector
 from evokern.simt.arrays import Action, Array
+from evokern.simt.control_flow.loops import read_unwritten
 from evokern.simt.exact import field
 from evokern.simt.exact.field import BITS, NO_RULE, Value
 from evokern.simt.exact.functions import FUNCTIONS, arguments, marked_function
@@ -74,7 +75,9 @@ def carriers(program: PtxProgram) -> Carriers:
 
     known = {number: (rows(written), rows(read)) for number, (read, written) in moves.items()
              if not names.isdisjoint(written)}  # fmt: skip
-    return Carriers({**dict.fromkeys(found), **known}, frozenset(names))
+    slots = routines[0].slots
+    unwritten = {slots[name][:2]: number for name, number in read_unwritten(program).items() if (0, name) in names}
+    return Carriers({**dict.fromkeys(found), **known}, frozenset(names), unwritten)
 
 
 def _bind_rule(site: Site) -> Action | None:

@@ -139,6 +139,9 @@ class Mbarriers:
                 self._mbarriers.pop(place, None)
             else:
                 count = int(counts[min(at, counts.size - 1)])
+                if (known := self._mbarriers.get(place)) is not None and self._unordered(known, np.array([lane])).size:
+                    detail = f"Its initialisation by {self._owner(known, lane)} is not ordered with this one"
+                    self._report("shared_race", call.number, lane, place, detail)
                 self._mbarriers[place] = _Mbarrier(expected=count, pending=count, lane=lane, stamp=stamp)
 
     def publish(self, active: Active) -> None:
@@ -152,16 +155,26 @@ class Mbarriers:
             detail = "This barrier object was never initialised, or is no longer valid"
             self._report("uninitialised", number, int(lanes[0]), place, detail)
             known = self._mbarriers[place] = _Mbarrier(expected=1, pending=1, lane=int(lanes[0]))
-        elif self._order is not None and not known.published:
-            thread = known.lane % self._order.width
-            early = lanes[self._order.seen(lanes, np.full(lanes.size, thread)) <= known.stamp]
-            early = early[early != known.lane]
+        elif not known.published:
+            early = self._unordered(known, lanes)
             if early.size:
                 apart = bool((early >> 5 != known.lane >> 5).any())
-                detail = f"Its initialisation by {self._batch.describe_thread(int(early[0]), thread)} may come later"
+                detail = f"Its initialisation by {self._owner(known, int(early[0]))} may come later"
                 self._report("shared_race", number, int(early[-1]), place, detail, ERROR if apart else WARNING)
                 known.published = apart  # One finding is enough.
         return known
+
+    def _unordered(self, known: _Mbarrier, lanes: Array) -> Array:
+        """Return the lanes that are not ordered after the initialisation of an object by another lane."""
+        if self._order is None:
+            return lanes[:0]
+        seen = self._order.seen(lanes, np.full(lanes.size, known.lane % self._order.width))
+        found: Array = lanes[(seen <= known.stamp) & (lanes != known.lane)]
+        return found
+
+    def _owner(self, known: _Mbarrier, lane: int) -> str:
+        """Describe the thread that initialised an object, for another lane's finding."""
+        return self._batch.describe_thread(lane, known.lane % self._batch.geometry.cluster_width)
 
     def _report(self, kind: str, number: int, lane: int, place: int, detail: str, level: str = ERROR) -> None:
         access = self._shared.place_of(place * 8)

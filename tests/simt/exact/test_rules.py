@@ -238,6 +238,10 @@ def test_matrix_products() -> None:
         ("out[i] = (float)(int)x[i];", field.BITS),
         ("out[i] = __half2float(__ushort_as_half((unsigned short)(__float_as_uint(x[i]) >> 16)));", field.MIXED),
         ("tile[0] = 0; __syncthreads(); out[i] = atomicAdd(tile, x[i]);", field.ORDER),
+        (
+            'asm("{ .reg .f32 sum; add.f32 sum, sum, %1; mov.f32 %0, sum; }" : "=f"(out[i]) : "f"(x[i]));',
+            field.UNWRITTEN,
+        ),
     ],
 )
 def test_what_leaves_the_field_is_not_comparable(body: str, reason: np.uint64) -> None:

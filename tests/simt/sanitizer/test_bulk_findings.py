@@ -222,6 +222,8 @@ CASES: dict[str, Case] = {
     "copied_twice": (one("if (t < FIX(1, 2)) { if (t == 0) { expect(full, 1024); } | load(tile[0], in, 1024, full); }"
                          " | wait(full, 0);"), "transaction_bytes", "load(tile",
                      "0 bytes are announced for phase 1, but copies bring 1024", PLAIN),
+    "initialised_by_all": (ring().replace("if (t == 0) { init(full, 1)", "if (t FIX(==, >=) 0) { init(full, 1)"),
+                           "shared_race", "init(full, 1)", "is not ordered with this one", {}),
     "never_copied": (one("if (t == 0) { expect(full, 1024); | FIX(load(tile[0], in, 1024, full),); } | wait(full, 0);"),
                      "transaction_bytes", "expect(full", "copies bring 0", PLAIN),
     "box": (one("if (t == 0) { expect(full, FIX(1024, 2048)); | load2(tile[0], map, 0, 32 * block, full); } | "

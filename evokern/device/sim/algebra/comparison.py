@@ -8,7 +8,7 @@ import numpy as np
 
 from evokern.device.sim.algebra.runs import ExactRun
 from evokern.simt import Array
-from evokern.simt.exact import NO_P, NO_Q, REASON_SHIFT, ZERO, Obstacle, Value
+from evokern.simt.exact import NO_P, NO_Q, REASON_SHIFT, UNWRITTEN, ZERO, Obstacle, Value
 from evokern.wording import count_noun
 
 SAME, EQUAL, DIFFERENT = "same", "equal", "different"
@@ -84,8 +84,10 @@ def differing(name: str, run: ExactRun, other: ExactRun) -> Array:
     if run.roots or other.roots:  # The signs of the roots of both residues are independent; one is enough.
         unlike[1] &= (value.p == NO_P) | (wanted.p == NO_P)
     wrong = (bads[0] == 0) & (bads[1] == 0) & (unlike[0] | unlike[1])
-    # Only an expression whose divisor is zero for all inputs is likely to divide by zero.
-    return np.asarray(wrong | ((bads[0] >> REASON_SHIFT == ZERO) & (bads[1] == 0)))
+    # Only an expression whose divisor is zero for all inputs is likely to divide by zero. What was never written is not
+    # part of the expression.
+    reasons = bads[0] >> REASON_SHIFT
+    return np.asarray(wrong | (((reasons == ZERO) | (reasons == UNWRITTEN)) & (bads[1] == 0)))
 
 
 def _bads(*values: Value) -> list[Array]:
