@@ -373,7 +373,7 @@ CONSTRAINTS = (
     Constraint("wgmma_reads_swizzled_tiles", lambda c: not on_wgmma(c) or c["SMEM_LAYOUT"] == "xor_swizzle",
                "wgmma reads rows of 128 bytes with XOR-swizzled chunks (SMEM_LAYOUT=xor_swizzle)"),
     Constraint("turns_need_groups", lambda c: not bulk(c) or c["TURNS"] == "free" or c.GROUPS > 1,
-               "a single warpgroup cannot alternate with another", wasteful=True),
+               "a single warpgroup would wait for another forever"),
     Constraint("registers_hold_fragments", lambda c, p: not in_registers(c) or held_registers(c, p),
                "output, scores and Q must fit in registers, because spills cost more than this choice saves"),
     Constraint("heads_fit_grid", lambda c, p: AtMost(p.B * p.H, 65535, "heads"),

@@ -48,8 +48,8 @@ COMPARES = frozenset({"min", "max"})
 PARTIAL_WRITE = 2.0
 """Further sectors that L2 transfers for the write of a part of a sector: it reads the sector, and writes it again.
 
-Stores of C that fill half of each sector (16 bytes of a row per instruction) took 2.2 to 2.5 clocks per sector and SM
-on an H200, and whole sectors 0.76."""
+On an H200, stores of C that filled half of each sector took 2.2 to 2.5 clocks per sector and SM. Whole sectors took
+0.76 clocks."""
 _SAME_OPERAND = {"u8": "s8", "e5m2": "e4m3"}
 _RELATIVE_RATE = {"tf32": 0.5, "e4m3": 2.0, "e5m2": 2.0, "s8": 2.0, "u8": 2.0}
 """Rate of products by operand type, relative to fp16; their energy is assumed to be inversely proportional to it."""
