@@ -205,6 +205,10 @@ _EMPTY_SECTION = re.compile(r"((?:\A|\n)\n*)// ----[^\n]*\n(?://[^\n]*\n)*\n+(?=
 _PASSES = 40  # each pass makes the text shorter; deeper nesting is not resolved
 
 
+_MOST_PASSES = 3
+"""Number of times that the compiler is asked about the branches of a text."""
+
+
 def specialize(
     text: str,
     macros: Mapping[str, str | int],
@@ -236,9 +240,13 @@ def specialize(
     named = entry_words(entries)
     wanted = named.union(*map(preprocessor.words, chosen.values()))
     text = _inlined(text, headers)
-    text = _with_answers(text, chosen, compiler)
-    text = _until_settled(text, lambda current: apply(current, prune_edits(SourceFile("", current), wanted)))
-    text = drop_unreferenced(text, entries, wanted)
+    for _ in range(_MOST_PASSES):
+        before = text
+        text = _with_answers(text, chosen, compiler)
+        text = _until_settled(text, lambda current: apply(current, prune_edits(SourceFile("", current), wanted)))
+        text = drop_unreferenced(text, entries, wanted)
+        if text == before or "if constexpr" not in text:  # dropped calls may leave a template with one instantiation
+            break
     return _with_definitions(_tidied(text), chosen, named)
 
 
