@@ -19,7 +19,7 @@ from evokern.simt.exact.functions import FUNCTIONS, arguments, marked_function
 from evokern.simt.exact.matrix_rules import MATRIX_RULES, bind_products
 from evokern.simt.exact.memory_rules import MEMORY_RULES, is_argument
 from evokern.simt.exact.move_rules import MOVE_RULES, Rule, bits_of, move_bytes, raw, sources_of, without_rule
-from evokern.simt.exact.plane import BYTES, HALVES, Carriers, Key, Name, Site
+from evokern.simt.exact.plane import BYTES, HALVES, UNITS, Carriers, Key, Name, Site
 from evokern.simt.operations.matrix_ops import items_of
 
 FLOATS = ("f32", "f64", *HALVES, "f16x2", "bf16x2")
@@ -76,7 +76,11 @@ def carriers(program: PtxProgram) -> Carriers:
     known = {number: (rows(written), rows(read)) for number, (read, written) in moves.items()
              if not names.isdisjoint(written)}  # fmt: skip
     slots = routines[0].slots
-    unwritten = {slots[name][:2]: number for name, number in read_unwritten(program).items() if (0, name) in names}
+    unwritten = {
+        slots[name][:2]: number
+        for name, number in read_unwritten(program).items()
+        if (0, name) in names and slots[name][0] in UNITS  # a predicate has no residues
+    }
     return Carriers({**dict.fromkeys(found), **known}, frozenset(names), unwritten)
 
 

@@ -227,6 +227,14 @@ def test_matrix_products() -> None:
     assert found.bad is None and (found.p.astype(object) == (matrix @ matrix % P).reshape(-1)).all()
 
 
+def test_an_unwritten_predicate_has_no_residues() -> None:
+    """A predicate that was never written is false, as in the machine, and selects the second value."""
+    text = "{ .reg .pred p; selp.f32 %0, %2, %1, p; setp.gt.f32 p, %1, %2; @p add.f32 %0, %0, %1; }"
+    out, _, _ = _run(f'asm("{text}" : "=&f"(out[i]) : "f"(x[i]), "f"(y[i]));')
+    greater = NUMBERS[0] > NUMBERS[1]
+    assert (out.p == np.where(greater, 2 * X.p % P, X.p)).all()
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
