@@ -90,8 +90,8 @@ DEFECTS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("bulk.cuh", "step > 0 || k > 0)", "step > 0 || (DEFECT != DEFECT_FIRST && k > 0))"),
         (
             "bulk.cuh",
-            "rows.at(m * 64 * 128 + k * 32)",
-            "rows.at(m * 64 * 128 + (DEFECT == DEFECT_SECOND ? 0 : k * 32))",
+            "rows.at(m * 64 * 128 + k * (",
+            "rows.at(m * 64 * 128 + (DEFECT != DEFECT_SECOND) * k * (",
         ),
     ),
     "rmsnorm": (

@@ -1,6 +1,6 @@
 """Searches shapes that nobody chose, and compares each champion with every installed peer in interleaved rounds.
 
-    python tests/scripts/drawn_shapes.py FOLDER attention|matmul [--seconds 450] [--each 60s] [--peers SITE] [--named]
+    python tests/scripts/drawn_shapes.py FOLDER attention|matmul [--seconds 450] [--each 60s] [--peers SITE] [--named] [--seed 56]
 
 Each call works for about `--seconds` and continues in the next call; repeat the command until it prints `done`. The
 first step is a search of `--each` for each shape, without the packages in `--peers`. The second step compiles these
@@ -42,7 +42,7 @@ from evokern.sweep.plan import PlannedStudy
 from evokern.sweep.study_state import state_of
 from evokern.workers.fork_server import keeping_servers
 
-SEED, SHAPES = 56, 12
+SHAPES = 12
 NAMED = {
     "attention": (
         "B=2 H=24 S=1500 D=128 causal=1", "B=1 H=40 S=6000 D=128", "B=4 H=16 S=4096 D=128",
@@ -66,9 +66,9 @@ PEER_PACKAGES = ("torch", "flash-attn-4", "flash-attn", "quack-kernels", "flashi
 CALL = "import sys; sys.path.insert(0, sys.argv[1]); import drawn_shapes; drawn_shapes.call_peers(*sys.argv[2:])"
 
 
-def drawn(kernel: str, *, small: bool = False) -> list[str]:
+def drawn(kernel: str, seed: int, *, small: bool = False) -> list[str]:
     """Return the problems that the seed draws for `attention` or `matmul`."""
-    rng = random.Random(SEED)
+    rng = random.Random(seed)
     least, most = (32, 160) if small else (128, 8192)
 
     def log_uniform(low: float, high: float) -> int:
@@ -95,7 +95,11 @@ def call_peers(folder: str, problem: str) -> None:
     p = kernel.problem(problem)
     tensors = kernel.workload.tensors(p, kernel.space.default())
     types = {"f16": torch.float16, "bf16": torch.bfloat16}
-    inputs = {name: torch.randn(one.shape, device="cuda").to(types[one.dtype]) for name, one in tensors.items()}
+    inputs = {
+        name: torch.randn(one.shape, device="cuda").to(types[one.dtype])
+        for name, one in tensors.items()
+        if one.role == "input"
+    }
     for peer in kernel.workload.baselines:
         if peer.requires and peer.installed:
             began = time.monotonic()
@@ -116,7 +120,7 @@ class Comparison:
         self._given, self._kernel = given, given.kernel
         self._deadline: float = time.monotonic() + given.seconds
         list_name = given.kernel + ("-named" if given.named else "-small" if given.small else "")
-        problems = NAMED[given.kernel] if given.named else drawn(given.kernel, small=given.small)
+        problems = NAMED[given.kernel] if given.named else drawn(given.kernel, given.seed, small=given.small)
         limit = {"trials": 3} if given.small else {"budget": given.each}
         self._folder, self._results = folder / list_name, folder / f"{list_name}.json"
         self._planned = [
@@ -132,7 +136,7 @@ class Comparison:
     def run(self) -> bool:
         """Do the steps that are left; return whether all are done."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._found |= {"seed": SEED, "each": self._given.each}
+        self._found |= {"seed": self._given.seed, "each": self._given.each}
         if not self._search():
             return False
         self._use_peers()
@@ -285,6 +289,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--peers", type=Path, help="folder of packages (pip install --target) to compare with")
     parser.add_argument("--named", action="store_true", help="named shapes instead of drawn ones")
+    parser.add_argument("--seed", type=int, default=56, help="of the drawn shapes; default: 56")
     parser.add_argument("--small", action="store_true", help="few small shapes, for a simulated chip")
     given = parser.parse_args()
     return int(not Comparison(given.folder.resolve(), given).run())
