@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations, pairwise
 
 from evokern.pack.tree import CAPABILITY, MODE, Split, Tree, TreeLeaf, leaf_of
@@ -54,12 +54,12 @@ class Sample:
     special: frozenset[int] | None = None
     """Variants that run no other sampled shape; None if only the sampled shapes will occur."""
 
-    @property
+    @cached_property
     def baseline_us(self) -> float | None:
         """Time of the fastest baseline."""
         return min(self.baselines.values(), default=None)
 
-    @property
+    @cached_property
     def best_us(self) -> float | None:
         """Best time of all code that was measured at the shape."""
         others = [] if self.reference_us is None else [self.reference_us]
@@ -103,13 +103,24 @@ class Sample:
         """Return the cost if a variant or, for None, a baseline serves the shape."""
         if self.best_us is None:
             return 0.0
-        if variant is None:
-            time_us = self.baselines.get(baseline)
-            return UNSERVED if time_us is None else math.log(time_us / self.best_us)
-        cost, ratio = math.log(self.times[variant] / self.best_us), self.ratio(variant)
-        if ratio is None or not self.slower(variant):
-            return cost
-        return cost + REGRET * max(math.log(ratio[1]), LEAST_REGRET)
+        return self._baseline_costs.get(baseline, UNSERVED) if variant is None else self._costs[variant]
+
+    @cached_property
+    def _baseline_costs(self) -> Mapping[int, float]:
+        return {baseline: self._relative(time_us) for baseline, time_us in self.baselines.items()}
+
+    @cached_property
+    def _costs(self) -> Mapping[int, float]:
+        costs = {variant: self._relative(time_us) for variant, time_us in self.times.items()}
+        for variant in costs:
+            if (ratio := self.ratio(variant)) is not None and ratio[1] > MOST_SLOWER:
+                costs[variant] += REGRET * max(math.log(ratio[1]), LEAST_REGRET)
+        return costs
+
+    def _relative(self, time_us: float) -> float:
+        """Return the logarithm of a time divided by the best time."""
+        assert self.best_us is not None, "this time itself is a candidate for the best"
+        return math.log(time_us / self.best_us)
 
 
 def chosen_variants(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
