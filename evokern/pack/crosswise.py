@@ -101,7 +101,7 @@ class CrosswiseTimes:
             UsageError: the file cannot be written.
         """
         subject, entry = place.subject, self._entry(place)
-        if missing := self.missing(place, configs):
+        if missing := [one for one in configs if config_key(one) not in entry["times"]]:
             self._begin(f"{count_noun(len(missing), 'candidate')} at {place.problem} on {place.device}")
             device, task = device_for(subject.record, None), subject.task(strict=True)
             with running_device(device, task) as started:
@@ -124,10 +124,6 @@ class CrosswiseTimes:
             entry["baselines"],
             {key: (low, high) for key, (low, high) in entry["ratios"].items() if key in keys},
         )
-
-    def missing(self, place: Place, configs: Sequence[Config]) -> list[Config]:
-        """Return the candidates without a stored time at a place."""
-        return [one for one in configs if config_key(one) not in self._entry(place)["times"]]
 
     def _entry(self, place: Place) -> dict[str, Any]:
         rule = str(place.subject.record.timing_rule)

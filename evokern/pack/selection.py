@@ -13,7 +13,6 @@ from evokern.errors import StudyError
 from evokern.export.checked import Report
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
-from evokern.pack.ahead import compiling_ahead
 from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at, served_by
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
@@ -90,12 +89,9 @@ class Selection:
             if (serving or references) and place.names not in self._modes:
                 self._modes[place.names] = len(self._modes)
                 self._traced.append((place, [*serving, *references][0]))
-        wanted = [(place, [*serving, *references]) for place, serving, references in plans]
-        with compiling_ahead([one for one in wanted if self._stored.missing(*one)]):
-            return [
-                (place, serving, self._stored.at(place, configs))
-                for (place, serving, _), (_, configs) in zip(plans, wanted, strict=True)
-            ]
+        return [
+            (place, serving, self._stored.at(place, [*serving, *references])) for place, serving, references in plans
+        ]
 
     def _sample(self, place: Place, configs: Sequence[Config], found: PlaceTimes) -> Sample:
         numbers = {config_key(config): self._number(place.program(config)) for config in configs}

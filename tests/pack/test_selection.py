@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,7 +16,6 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.errors import StudyError
 from evokern.hardware.profiles import chip
-from evokern.pack.ahead import compiling_ahead
 from evokern.pack.candidates import Place, PoolCandidate, measured_at, narrow_genes, pool_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes, _measure_rounds
@@ -31,10 +28,8 @@ from evokern.study.trial import Outcome
 KERNEL = load_kernel(ROOT / "kernels/attention")
 
 
-def _place(
-    length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None, device: str = "sim:l4"
-) -> Place:
-    record = SimpleNamespace(device=device, predicted=True, secret=1, created="", timing_rule=None)
+def _place(length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None) -> Place:
+    record = SimpleNamespace(device="sim:l4", predicted=True, secret=1, created="", timing_rule=None)
     trial = SimpleNamespace(number=7, config=KERNEL.space.default())
     problem = KERNEL.problem(f"1,2,{length},64")
     subject: Any = TrialUnderTest(record, SimpleNamespace(genes=genes or {}), KERNEL, (problem,), trial, (), None)  # type: ignore[arg-type]
@@ -54,9 +49,6 @@ class _Stored:
         """Verification of candidates for several lengths; the others are right."""
         self.edges: list[str] = []
         self.titles: list[str] = []
-
-    def missing(self, place: Place, configs: Sequence[Config]) -> list[Config]:
-        return []
 
     def at(self, place: Place, configs: Sequence[Config]) -> PlaceTimes:
         times: dict[str, float] = {}
@@ -189,19 +181,6 @@ def test_candidates_far_from_the_baseline_need_no_rounds(baseline_us: float, ent
     _measure_rounds(device, None, passed, entry)  # type: ignore[arg-type]
     assert device.entrants == ["SDPA", *configs[:entrants]]
     assert len(entry["ratios"]) == entrants
-
-
-def test_programs_are_compiled_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs of a place on a GPU are in the cache before its measurement begins."""
-    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
-    place = _place(64, device="NVIDIA L4")
-    with compiling_ahead([(place, [KERNEL.space.default()])]):
-        end = time.monotonic() + 60
-        while not (found := [*tmp_path.glob("cache/programs/*/*")]) and time.monotonic() < end:
-            time.sleep(0.05)
-    assert found
-    with compiling_ahead([(_place(64), [KERNEL.space.default()])]):
-        assert not [one for one in threading.enumerate() if one.name == "compile ahead"]
 
 
 def test_rounds_replace_the_times_of_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
