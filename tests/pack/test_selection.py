@@ -15,15 +15,16 @@ from evokern.analysis.candidates import TrialUnderTest
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.errors import StudyError
+from evokern.events import current_step
 from evokern.hardware.profiles import chip
 from evokern.pack.candidates import Place, PoolCandidate, measured_at, narrow_genes, pool_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes, _measure_rounds
-from evokern.pack.proofs import Unverified
 from evokern.pack.selection import PackRequest, Selection
 from evokern.store import Verification
 from evokern.study.discovery import load_kernel
 from evokern.study.trial import Outcome
+from evokern.workers.jobs import JobResult
 
 KERNEL = load_kernel(ROOT / "kernels/attention")
 
@@ -42,10 +43,11 @@ class _Stored:
     baselines = ("SDPA", "SDPA flash")
 
     def __init__(
-        self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0, verified: bool | None = True
-    ) -> None:
+        self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0, verified: bool | None = True,
+        wrong: str = "runtime",
+    ) -> None:  # fmt: skip
         self.refuted_at, self.failing_edges, self.baseline_us = refuted_at, failing_edges, baseline_us
-        self.verified = verified
+        self.verified, self.wrong = verified, wrong
         """Verification of candidates for several lengths; the others are right."""
         self.edges: list[str] = []
         self.titles: list[str] = []
@@ -55,7 +57,7 @@ class _Stored:
         refuted: Mapping[str, str] = {}
         for config in configs:
             key, general = place.program(config).config, config["LENGTH"] == "runtime"
-            if general and place.problem["S"] == self.refuted_at:
+            if config["LENGTH"] == self.wrong and place.problem["S"] == self.refuted_at:
                 refuted = {key: "wrong: it differs"}
             else:
                 times[key] = 1.1 if general else 1.0
@@ -65,23 +67,20 @@ class _Stored:
         self.edges += [str(one["S"]) for one in problems]
         return "wrong: it differs" if self.failing_edges and config["LENGTH"] == "runtime" else ""
 
-    def stages(self, variants: Sequence[Unverified]) -> list[Mapping[str, Any]]:
-        self.titles += [one.title for one in variants]
-        return [{"verified": one.config["LENGTH"] == "static" or self.verified} for one in variants]
+    def verifications(self, variants: Sequence[tuple[PoolCandidate, Place]]) -> list[Verification]:
+        self.titles += [one.title for one, _ in variants]
+        return [
+            Verification(one.config["LENGTH"] == "static" or self.verified, "sanitizer: a race", 1.0)
+            for one, _ in variants
+        ]
 
 
-@pytest.fixture(autouse=True)
-def _verification(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(place: Place, trial: Any, stages: Mapping[str, Any]) -> Verification:
-        return Verification(stages["verified"], "sanitizer: a race", 1.0)
-
-    monkeypatch.setattr("evokern.pack.selection.verification_at", found)
-
-
-def _selection(stored: Any, variants: int = 1, *, unseen: bool = False, force: bool = False) -> Selection:
+def _selection(
+    stored: Any, variants: int = 1, *, unseen: bool = False, force: bool = False, lines: list[str] | None = None
+) -> Selection:
     places = [_place(64), _place(128), _place(256), _place(192, held_out=True), _place(320, held_out=True)]
     request = PackRequest(variants, 8, force=force)
-    return Selection(places, places[:2], stored, request, lambda text: None, unseen=unseen)
+    return Selection(places, places[:2], stored, request, ([] if lines is None else lines).append, unseen=unseen)
 
 
 def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> None:
@@ -145,6 +144,19 @@ def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored, why
     assert [variant.config["LENGTH"] for variant in variants] == ["static"]
     assert why in work.refuted["trial 7 of S64 with LENGTH=runtime"]
     assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == 0.0
+
+
+@pytest.mark.parametrize("length", [128, 256, 320])
+def test_a_candidate_that_is_wrong_at_one_place_loses_all_its_programs(length: int) -> None:
+    """LENGTH=static is another program at each length. If one is wrong, also at a held-out place, none is packed."""
+    stored, lines = _Stored(refuted_at=length, wrong="static", baseline_us=1000.0), list[str]()
+    work = _selection(stored, 3, lines=lines)
+    chosen, variants, tree = work.choose()
+    assert [variant.config["LENGTH"] for variant in variants] == ["runtime"]
+    assert [line for line in lines if "left out" in line] == [
+        f"trial 7 of S64 is left out: wrong: it differs at B=1 H=2 S={length} D=64"
+    ]
+    assert summary_of(tree, work.samples_of(chosen, held_out=True)).loss == pytest.approx(0.0)  # no wrong time is best
 
 
 def test_shapes_that_were_not_sampled_need_a_general_variant() -> None:
@@ -224,5 +236,61 @@ def test_no_verification_begins_after_the_budget(tmp_path: Path) -> None:
     place, config = _place(64), KERNEL.space.default()
     stored = CrosswiseTimes(tmp_path, (), lambda text: None, budget_s=0.0)
     with pytest.raises(OverBudgetError, match="before verifying 1 variant"):
-        stored.stages([Unverified("trial 7", place, config)])
-    assert stored.stages([]) == []
+        stored.verifications([(PoolCandidate(place, 7, config), place)])
+    assert stored.verifications([]) == []
+
+
+def test_a_verification_that_was_interrupted_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each result is reported and stored at once. The next call repeats only the variants without a result."""
+    results: list[JobResult | None] = [
+        JobResult(0, "done", {"stages": {"fuzz": {"state": "failed", "detail": "wrong at 3,5"}}}, 1.0),
+        None,  # Ctrl-C
+    ]
+    begun: list[int] = []
+    lines: list[str] = []
+
+    def started(number: int, candidate: PoolCandidate, place: Place) -> Any:
+        begun.append(place.problem["S"])
+        return SimpleNamespace(close=lambda: None)
+
+    def waited(pools: object, seconds: float) -> list[JobResult]:
+        assert current_step() is not None and current_step()[0] == lines[0]  # type: ignore[index]
+        if (found := results.pop(0)) is None:
+            raise KeyboardInterrupt
+        return [found]
+
+    def verified(candidate: PoolCandidate, place: Place, stages: Mapping[str, Any]) -> Verification:
+        failed = [one["detail"] for one in stages.values() if one["state"] == "failed"]
+        return Verification(not failed, failed[0] if failed else "fuzz: 10 cases", 1.0)
+
+    for name, fake in (("_started", started), ("wait", waited), ("cores", lambda: 2)):
+        monkeypatch.setattr(f"evokern.pack.proofs.{name}", fake)
+    monkeypatch.setattr("evokern.pack.crosswise.cores", lambda: 2)
+    monkeypatch.setattr("evokern.pack.crosswise.verification_at", verified)
+    places = [_place(64), _place(128), _place(256)]
+    variants = [(PoolCandidate(place, 7, KERNEL.space.default()), place) for place in places]
+    with pytest.raises(KeyboardInterrupt):
+        CrosswiseTimes(tmp_path, (), lines.append).verifications(variants)
+    assert lines == [
+        "verifying 3 variants, 2 at a time",
+        "verification 1 of 3: trial 7 of S64: refuted (wrong at 3,5)",
+    ]
+    assert begun == [64, 128, 256]
+    begun.clear()
+    lines.clear()
+    results[:] = [
+        JobResult(1, "overran", 210.0, 210.0),
+        JobResult(0, "done", {"stages": {"fuzz": {"state": "passed", "detail": "10 cases"}}}, 1.0),
+    ]
+    stored = CrosswiseTimes(tmp_path, (), lines.append)
+    assert [one.verified for one in stored.verifications(variants)] == [False, True, None]
+    assert begun == [128, 256]
+    assert lines == [
+        "verifying 2 variants, 2 at a time",
+        "verification 1 of 2: trial 7 of S256: not verified (the verifying process failed (no result within 210 s))",
+        "verification 2 of 2: trial 7 of S128: passed",
+    ]
+    results[:] = [JobResult(0, "done", {"stages": {}}, 1.0)]
+    lines.clear()
+    assert stored.verifications(variants)[2].verified
+    assert lines == ["verifying 1 variant", "verification 1 of 1: trial 7 of S256: passed"]
