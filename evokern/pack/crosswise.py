@@ -174,11 +174,8 @@ class CrosswiseTimes:
         missing = {key: pair for key, pair in zip(keys, variants, strict=True) if key not in proofs}
 
         def verified(key: str, pair: tuple[PoolCandidate, Place]) -> Verification:
-            return (
-                Verification(None, failures[key], None)
-                if key in failures
-                else verification_at(*pair, dict(proofs[key]))
-            )
+            why = failures.get(key)
+            return verification_at(*pair, dict(proofs[key])) if why is None else Verification(None, why, None)
 
         def done(key: str, stages: Mapping[str, Any], why: str) -> None:
             if why:
@@ -186,9 +183,13 @@ class CrosswiseTimes:
             else:
                 proofs[key] = [*stages.items()]  # keys of an object would be sorted
                 self._write()
-            found, number = verified(key, missing[key]), sum(one in proofs or one in failures for one in missing)
+            (candidate, place), found = missing[key], verified(key, missing[key])
             result = {True: "passed", False: f"refuted ({found.reason})", None: f"not verified ({found.reason})"}
-            self._report(f"verification {number} of {len(missing)}: {missing[key][0].title}: {result[found.verified]}")
+            number = sum(one in proofs or one in failures for one in missing)
+            self._report(
+                f"verification {number} of {len(missing)}: {candidate.title} at {place.problem}: "
+                f"{result[found.verified]}"
+            )
 
         at_once = f", {min(cores(), len(missing))} at a time" if len(missing) > 1 else ""
         if missing:

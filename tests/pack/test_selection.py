@@ -273,7 +273,7 @@ def test_a_verification_that_was_interrupted_continues(tmp_path: Path, monkeypat
         CrosswiseTimes(tmp_path, (), lines.append).verifications(variants)
     assert lines == [
         "verifying 3 variants, 2 at a time",
-        "verification 1 of 3: trial 7 of S64: refuted (wrong at 3,5)",
+        "verification 1 of 3: trial 7 of S64 at B=1 H=2 S=64 D=64: refuted (wrong at 3,5)",
     ]
     assert begun == [64, 128, 256]
     begun.clear()
@@ -287,10 +287,11 @@ def test_a_verification_that_was_interrupted_continues(tmp_path: Path, monkeypat
     assert begun == [128, 256]
     assert lines == [
         "verifying 2 variants, 2 at a time",
-        "verification 1 of 2: trial 7 of S256: not verified (the verifying process failed (no result within 210 s))",
-        "verification 2 of 2: trial 7 of S128: passed",
+        "verification 1 of 2: trial 7 of S256 at B=1 H=2 S=256 D=64: not verified (the verifying process "
+        "failed (no result within 210 s))",
+        "verification 2 of 2: trial 7 of S128 at B=1 H=2 S=128 D=64: passed",
     ]
     results[:] = [JobResult(0, "done", {"stages": {}}, 1.0)]
     lines.clear()
     assert stored.verifications(variants)[2].verified
-    assert lines == ["verifying 1 variant", "verification 1 of 1: trial 7 of S256: passed"]
+    assert lines == ["verifying 1 variant", "verification 1 of 1: trial 7 of S256 at B=1 H=2 S=256 D=64: passed"]
