@@ -137,27 +137,26 @@ class CrosswiseTimes:
         )
         return entry
 
-    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
+    def failure_at(self, place: Place, candidate: PoolCandidate, problems: Sequence[Problem]) -> str:
         """Return the reason why a candidate fails the strict gate at some problems; empty if it passes at each.
 
         Args:
             place: place with the settings.
-            config: the candidate.
+            candidate: the candidate.
             problems: problems for which the candidate has the same machine code.
-            title: origin of the candidate, for people.
 
         Raises:
             OverBudgetError: the candidate must be checked, but the budget is used up.
             DeviceError: the device is not available.
         """
         keys = [one.key for one in problems]
-        where = _digest(place.device, place.kernel.digest(), config_key(config), *keys)
+        where = _digest(place.device, place.kernel.digest(), candidate.key, *keys)
         if where not in self._table["edges"]:
             edges = f"{count_noun(len(problems), 'edge')} of its regions ({'; '.join(map(str, problems))})"
-            with self._begun(f"measuring {title} at {edges}"):
+            with self._begun(f"measuring {candidate.title} at {edges}"):
                 device = device_for(place.subject.record, None)
                 with running_device(device, replace(place.subject, problems=tuple(problems)).task(strict=True)):
-                    (found,) = candidates.evaluate(device, [config])
+                    (found,) = candidates.evaluate(device, [candidate.config])
             self._table["edges"][where] = "" if found.passed_gate else _failure(found)
             self._write()
         return str(self._table["edges"][where])

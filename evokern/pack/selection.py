@@ -139,7 +139,7 @@ class Selection:
                 left_out = "".join(f"; {title} was left out: {why}" for title, why in [*self.refuted.items()][:1])
                 raise StudyError(
                     "no candidate is right, verified and faster than the baseline at any problem, so there is nothing "
-                    f"to pack{left_out}; --force packs candidates that are not verified"
+                    f"to pack{left_out}; search longer, or use --force for candidates that are not verified"
                 )
             for number in chosen:
                 if number not in self._made:
@@ -231,11 +231,11 @@ class Selection:
     def _check_edges(self, chosen: Sequence[int], tree: Tree) -> None:
         """Leave out the programs that fail the gate at an edge of a region that they serve."""
         for index, number in enumerate(chosen):
-            variant, place = self._made[number], self._home(number)
+            place = self._home(number)
             edges = [one for one in self._edges(tree, place) if self._serves(tree, chosen, one, place) == index]
             known = {one.problem.key for one, sample in (*self._samples, *self._held) if number in sample.times}
             new = [one for one in edges if one.key not in known]
-            if new and (why := self._stored.failure_at(place, variant.config, new, self._origin(number).title)):
+            if new and (why := self._stored.failure_at(place, self._origin(number), new)):
                 leave_out = self._leave_out_candidate if is_wrong(why) else self._leave_out_program
                 leave_out(number, f"{why} at an edge of its region ({'; '.join(map(str, new))})")
 
@@ -290,7 +290,7 @@ class Selection:
         return max(here, key=lambda place: place.weight)
 
     def _program(self, number: int) -> ProgramKey:
-        return next(one for one, index in self._programs.items() if index == number)
+        return [*self._programs][number]
 
     def _origin(self, number: int) -> PoolCandidate:
         program = self._program(number)

@@ -63,9 +63,9 @@ class _Stored:
                 times[key] = 1.1 if general else 1.0
         return PlaceTimes(times, refuted, {"SDPA": 4.0, "SDPA flash": self.baseline_us}, {})
 
-    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
+    def failure_at(self, place: Place, candidate: PoolCandidate, problems: Sequence[Problem]) -> str:
         self.edges += [str(one["S"]) for one in problems]
-        return "wrong: it differs" if self.failing_edges and config["LENGTH"] == "runtime" else ""
+        return "wrong: it differs" if self.failing_edges and candidate.config["LENGTH"] == "runtime" else ""
 
     def verifications(self, variants: Sequence[tuple[PoolCandidate, Place]]) -> list[Verification]:
         self.titles += [one.title for one, _ in variants]
@@ -96,7 +96,7 @@ def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> 
 def test_a_gene_that_compiles_a_shape_into_the_code_is_named() -> None:
     """Both champions serve one length because of LENGTH; without the value, a champion is a reference only."""
     sample = [_place(64), _place(128), _place(256)]
-    assert [(gene.name, count) for gene, count in narrow_genes(sample[:2], sample)] == [("LENGTH", 2)]
+    assert [(gene.name, values) for gene, values in narrow_genes(sample[:2], sample)] == [("LENGTH", ["static"] * 2)]
     other = _place(192, genes={"LENGTH": ("steps", "runtime")})
     _, references = measured_at(_place(200), [], [other], lambda program: False)
     assert [config["LENGTH"] for config in references] == ["static"]
