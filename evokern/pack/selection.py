@@ -214,7 +214,7 @@ class Selection:
         for place in (one for one in self._places if one.held_out):
             pool = [self._origin(number) for number in self._taking(chosen, place)]
             plans.append((place, *measured_at(place, pool, self._searched, lambda program: True)))
-        self._held = [(place, self._sample(place, *found)) for place, *found in self._measured(plans)]
+        self._held = [(place, self._sample(place, configs, found)) for place, configs, found in self._measured(plans)]
         for place, sample in self._held:
             self._leave_out_unchecked(self._taking(chosen, place), place, sample)
 
