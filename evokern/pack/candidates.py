@@ -9,11 +9,11 @@ more shapes. It also contributes its champion with the one changed gene that let
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
+from typing import Any
 
 from evokern.analysis.candidates import TrialUnderTest
 from evokern.declaration.feasibility import check
@@ -251,12 +251,13 @@ def _with_excluded(place: Place) -> Iterator[Config]:
     yield config
 
 
-def narrow_genes(searched: Sequence[Place], sample: Sequence[Place]) -> Iterator[tuple[Gene, int]]:
-    """Yield the genes whose value lets champions run only their own shape, with the number of these champions."""
-    found: Counter[str] = Counter()
+def narrow_genes(searched: Sequence[Place], sample: Sequence[Place]) -> Iterator[tuple[Gene, list[Any]]]:
+    """Yield the genes that let champions run only their own shape, with the value of each of these champions."""
+    found: dict[str, list[Any]] = {}
     for place in searched:
         *_, (last, _) = _front(place, sample)
         if last.changed and _served(place, champion(place).config, sample) <= place.weight:
-            found[last.changed.partition("=")[0]] += 1
-    for name, count in found.items():
-        yield next(gene for gene in searched[0].kernel.space.genes if gene.name == name), count
+            name = last.changed.partition("=")[0]
+            found.setdefault(name, []).append(champion(place).config[name])
+    for name, values in found.items():
+        yield next(gene for gene in searched[0].kernel.space.genes if gene.name == name), values

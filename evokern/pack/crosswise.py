@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from evokern.declaration.kernel import Problem
 from evokern.device import Device, Task
 from evokern.device.contract import MeasuresRounds
 from evokern.errors import StoreError
+from evokern.events import step
 from evokern.files import is_file, read_text, write_whole
 from evokern.measurement.playoff import effects
-from evokern.pack.candidates import Place, config_key
-from evokern.pack.proofs import Unverified, verified_stages
+from evokern.pack.candidates import Place, PoolCandidate, config_key
+from evokern.pack.proofs import cores, verification_at, verify_variants
+from evokern.store import Verification
 from evokern.study.trial import Evaluation, Outcome
 from evokern.wording import count_noun, duration
 
@@ -101,19 +104,19 @@ class CrosswiseTimes:
             UsageError: the file cannot be written.
         """
         subject, entry = place.subject, self._entry(place)
-        if missing := self.missing(place, configs):
-            self._begin(f"{count_noun(len(missing), 'candidate')} at {place.problem} on {place.device}")
-            device, task = device_for(subject.record, None), subject.task(strict=True)
-            with running_device(device, task) as started:
-                found = candidates.evaluate(device, missing)
-                passed = {c: e.time_us for c, e in zip(missing, found, strict=True) if e.passed_gate and e.time_us}
-                entry["times"] |= {config_key(config): passed.get(config) for config in missing}
-                entry["baselines"] |= {
-                    b.name: b.timings[0].median_us
-                    for b in started.baselines
-                    if b.name in self.baselines and b.timings and not b.error
-                }
-                _measure_rounds(device, task, passed, entry)
+        if missing := [one for one in configs if config_key(one) not in entry["times"]]:
+            with self._begun(f"measuring {count_noun(len(missing), 'candidate')} at {place.problem} on {place.device}"):
+                device, task = device_for(subject.record, None), subject.task(strict=True)
+                with running_device(device, task) as started:
+                    found = candidates.evaluate(device, missing)
+                    passed = {c: e.time_us for c, e in zip(missing, found, strict=True) if e.passed_gate and e.time_us}
+                    entry["times"] |= {config_key(config): passed.get(config) for config in missing}
+                    entry["baselines"] |= {
+                        b.name: b.timings[0].median_us
+                        for b in started.baselines
+                        if b.name in self.baselines and b.timings and not b.error
+                    }
+                    _measure_rounds(device, task, passed, entry)
             wrong = [(c, e) for c, e in zip(missing, found, strict=True) if e.outcome in _REFUTED]
             entry["refuted"] |= {config_key(config): _failure(one) for config, one in wrong}
             self._write()
@@ -125,10 +128,6 @@ class CrosswiseTimes:
             {key: (low, high) for key, (low, high) in entry["ratios"].items() if key in keys},
         )
 
-    def missing(self, place: Place, configs: Sequence[Config]) -> list[Config]:
-        """Return the candidates without a stored time at a place."""
-        return [one for one in configs if config_key(one) not in self._entry(place)["times"]]
-
     def _entry(self, place: Place) -> dict[str, Any]:
         rule = str(place.subject.record.timing_rule)
         where = _digest(place.device, place.kernel.digest(), place.problem.key, rule)
@@ -138,57 +137,73 @@ class CrosswiseTimes:
         )
         return entry
 
-    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
+    def failure_at(self, place: Place, candidate: PoolCandidate, problems: Sequence[Problem]) -> str:
         """Return the reason why a candidate fails the strict gate at some problems; empty if it passes at each.
 
         Args:
             place: place with the settings.
-            config: the candidate.
+            candidate: the candidate.
             problems: problems for which the candidate has the same machine code.
-            title: origin of the candidate, for people.
 
         Raises:
             OverBudgetError: the candidate must be checked, but the budget is used up.
             DeviceError: the device is not available.
         """
         keys = [one.key for one in problems]
-        where = _digest(place.device, place.kernel.digest(), config_key(config), *keys)
+        where = _digest(place.device, place.kernel.digest(), candidate.key, *keys)
         if where not in self._table["edges"]:
-            self._begin(
-                f"{title} at {count_noun(len(problems), 'edge')} of its regions ({'; '.join(map(str, problems))})"
-            )
-            device = device_for(place.subject.record, None)
-            with running_device(device, replace(place.subject, problems=tuple(problems)).task(strict=True)):
-                (found,) = candidates.evaluate(device, [config])
+            edges = f"{count_noun(len(problems), 'edge')} of its regions ({'; '.join(map(str, problems))})"
+            with self._begun(f"measuring {candidate.title} at {edges}"):
+                device = device_for(place.subject.record, None)
+                with running_device(device, replace(place.subject, problems=tuple(problems)).task(strict=True)):
+                    (found,) = candidates.evaluate(device, [candidate.config])
             self._table["edges"][where] = "" if found.passed_gate else _failure(found)
             self._write()
         return str(self._table["edges"][where])
 
-    def stages(self, variants: Sequence[Unverified]) -> list[Mapping[str, Any]]:
-        """Return the verification stages of variants by name; those that are not stored run first.
+    def verifications(self, variants: Sequence[tuple[PoolCandidate, Place]]) -> list[Verification]:
+        """Return the verifications of candidates at places; those that are not stored run first.
 
         Raises:
-            OverBudgetError: a variant must be verified, but the budget is used up.
-            EvokernError: a process that verifies a variant failed.
+            OverBudgetError: a candidate must be verified, but the budget is used up.
+            EvokernError: the processes that verify candidates cannot start.
         """
+        proofs, failures = self._table["proofs"], dict[str, str]()
+        keys = [_digest(place.device, place.kernel.digest(), one.key, place.problem.key) for one, place in variants]
+        missing = {key: pair for key, pair in zip(keys, variants, strict=True) if key not in proofs}
 
-        def key(one: Unverified) -> str:
-            return _digest(one.place.device, one.place.kernel.digest(), config_key(one.config), one.place.problem.key)
+        def verified(key: str, pair: tuple[PoolCandidate, Place]) -> Verification:
+            why = failures.get(key)
+            return verification_at(*pair, dict(proofs[key])) if why is None else Verification(None, why, None)
 
-        def done(number: int, found: Mapping[str, Any]) -> None:
-            self._table["proofs"][key(missing[number])] = [*found.items()]  # keys of an object would be sorted
-            self._write()
+        def done(key: str, stages: Mapping[str, Any], why: str) -> None:
+            if why:
+                failures[key] = why  # not stored, so the next call tries again
+            else:
+                proofs[key] = [*stages.items()]  # keys of an object would be sorted
+                self._write()
+            (candidate, place), found = missing[key], verified(key, missing[key])
+            result = {True: "passed", False: f"refuted ({found.reason})", None: f"not verified ({found.reason})"}
+            number = sum(one in proofs or one in failures for one in missing)
+            self._report(
+                f"verification {number} of {len(missing)}: {candidate.title} at {place.problem}: "
+                f"{result[found.verified]}"
+            )
 
-        missing = [one for one in variants if key(one) not in self._table["proofs"]]
+        at_once = f", {min(cores(), len(missing))} at a time" if len(missing) > 1 else ""
         if missing:
-            self._begin(f"{count_noun(len(missing), 'variant')}", "verifying")
-            verified_stages(missing, self._report, done)
-        return [dict(self._table["proofs"][key(one)]) for one in variants]
+            with self._begun(f"verifying {count_noun(len(missing), 'variant')}{at_once}"):
+                verify_variants(missing, done)
+        return [verified(*one) for one in zip(keys, variants, strict=True)]
 
-    def _begin(self, what: str, verb: str = "measuring") -> None:
+    @contextmanager
+    def _begun(self, text: str) -> Iterator[None]:
+        """Report a step, unless the budget is used up, and name the step while it runs."""
         if self._budget_s is not None and time.monotonic() - self._began >= self._budget_s:
-            raise OverBudgetError(f"the budget of {duration(self._budget_s)} is used up before {verb} {what}")
-        self._report(f"{verb} {what}")
+            raise OverBudgetError(f"the budget of {duration(self._budget_s)} is used up before {text}")
+        self._report(text)
+        with step(text):
+            yield
 
     def _write(self) -> None:
         write_whole(self._path, json.dumps(self._table, indent=1, sort_keys=True).encode())
@@ -200,6 +215,11 @@ def _digest(*parts: str) -> str:
 
 def _failure(found: Evaluation) -> str:
     return f"{found.outcome.value}: {found.reason}"
+
+
+def is_wrong(failure: str) -> bool:
+    """Return whether the reason of a failure is a wrong result, a crash or a hang."""
+    return failure.partition(":")[0] in _REFUTED
 
 
 def _measure_rounds(device: Device, task: Task, passed: Mapping[Config, float], entry: dict[str, Any]) -> None:

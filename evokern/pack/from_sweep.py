@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -83,11 +84,12 @@ def packed_sweep(
         kernel, baselines = searched[0].kernel, baselines_of(searched[0].kernel)
         stored = CrosswiseTimes(databases, baselines.names, report, request.budget_s)
         places = _places(sweep, searched)
-        for gene, count in narrow_genes(searched, [one for one in places if not one.held_out]):
+        for gene, values in narrow_genes(searched, [one for one in places if not one.held_out]):
+            used = " or ".join(f"{gene.name}={value}" for value in dict.fromkeys(values))
+            others = json.dumps([value for value in gene.values if value not in values])
             report(
-                f"{count} of {count_noun(len(searched), 'champion')} run only their own shape because of gene "
-                f"{gene.name}; to search programs for more shapes, set [genes] {gene.name} in {sweep.path} to other "
-                f"values ({', '.join(map(str, gene.values))})"
+                f"{len(values)} of {count_noun(len(searched), 'champion')} run only their own shape because of {used}; "
+                f"to search programs for more shapes, set {gene.name} = {others} in [genes] of {sweep.path}"
             )
         work = Selection(places, searched, stored, request, report, unseen=sweep.shapes.sampled)
         chosen, variants, tree = work.choose()

@@ -21,6 +21,8 @@ from evokern.pack.variant import Variant
 
 ELSEWHERE = "elsewhere"
 """Suffix of the operator that reports errors and runs baselines."""
+_CHOSEN = "the number of a variant, or -1 - n for baseline n"
+"""Result of `choose`, for comments."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,6 @@ class Description:
             found.append(variant.table({name: index for index, name in enumerate(names)}))
         return found
 
-    def leaf_note(self) -> str:
-        """Return the meaning of a result of `choose`, for comments."""
-        return "the number of a variant, or -1 - n for baseline n"
-
 
 # ---- C++
 
@@ -77,7 +75,7 @@ def cpp_code(made: Description) -> str:
         _cpp_shape(made),
         *(_cpp_read(index, mode, arguments) for index, mode in enumerate(signature.modes)),
         *(_cpp_takes(made, index) for index in range(len(made.variants))),
-        f"// Returns {made.leaf_note()}.",
+        f"// Returns {_CHOSEN}.",
         "int choose(const Shape& shape) {",
         *_tree_code(made.tree, 1, "if ({}) {{", _cpp_leaf),
         "}\n",
@@ -377,7 +375,7 @@ def python_code(made: Description) -> str:
         *(_python_refusal(made, index) for index in range(len(made.variants))),
         *(_python_numbers(index, variant) for index, variant in enumerate(made.variants)),
         "def choose(shape):",
-        f'    """Return {made.leaf_note()}."""',
+        f'    """Return {_CHOSEN}."""',
         *_tree_code(made.tree, 1, "if {}:", _python_leaf, ""),
         "\n\ndef preferred(shape):",
         '    """Return the variants that may run for a shape, in the order of preference."""',
@@ -400,7 +398,7 @@ def python_code(made: Description) -> str:
 
 def _constants(made: Description) -> Iterator[tuple[str, Any]]:
     signature = made.signature
-    results = signature.results_schema
+    results = ["Tensor"] * len(signature.outputs)
     joined = f"({', '.join(results)})" if len(results) != 1 else results[0]
     elsewhere = f"({', '.join([*results, 'Tensor'])})" if results else "Tensor"
     yield "NAME", made.name

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from evokern.declaration.genes import Config
-from evokern.errors import EvokernError
 from evokern.hardware.profiles import limits_for
-from evokern.pack.candidates import Place
+from evokern.pack.candidates import Place, PoolCandidate
 from evokern.search.champion import (
     START_S,
     TIME_WITHOUT_BUDGET_S,
@@ -21,79 +19,54 @@ from evokern.search.champion import (
 )
 from evokern.store import ProofRecord, Verification, verification
 from evokern.study.discovery import WorkerContext
-from evokern.study.trial import Trial
-from evokern.workers.jobs import JobResult
 from evokern.workers.pool import OwnServerPool, wait
 
 
-@dataclass(frozen=True)
-class Unverified:
-    """A variant without a verification."""
-
-    title: str
-    """Origin of the variant, for people."""
-    place: Place
-    """Place whose shape and settings the verification uses."""
-    config: Config
-    """Values of the genes."""
+def cores() -> int:
+    """Return the number of variants that are verified at a time."""
+    return len(os.sched_getaffinity(0))
 
 
-def verified_stages(
-    variants: Sequence[Unverified], report: Callable[[str], None], done: Callable[[int, Mapping[str, Any]], None]
+def verify_variants(
+    variants: Mapping[str, tuple[PoolCandidate, Place]], done: Callable[[str, Mapping[str, Any], str], None]
 ) -> None:
-    """Verify variants, as many at once as there are cores.
+    """Verify candidates at places, as many at a time as there are cores.
 
     Args:
-        variants: the variants.
-        report: prints a line after each variant.
-        done: called with the place of each variant in `variants` and its stages by name, as `verify --json` prints.
-
-    Raises:
-        EvokernError: a process that verifies a variant failed.
+        variants: key → candidate, and the place whose shape and settings its verification uses.
+        done: called with each key, the stages by name as `verify --json` prints them, and why there are none if the
+            process failed.
     """
-    waiting, running = list(enumerate(variants)), dict[int, OwnServerPool]()
+    keys, waiting, running = [*variants], [*range(len(variants))], dict[int, OwnServerPool]()
     try:
         while waiting or running:
-            while waiting and len(running) < len(os.sched_getaffinity(0)):
-                number, one = waiting.pop(0)
-                running[number] = _started(number, one)
+            while waiting and len(running) < cores():
+                number = waiting.pop(0)
+                running[number] = _started(number, *variants[keys[number]])
             for result in wait([*running.values()], 1.0):
-                done(result.key, _stages(result, variants[result.key]))
-                report(f"finished the verification of {variants[result.key].title}")
+                why = verifier_failure(result)
+                done(keys[result.key], {} if why else result.value["stages"], why)
                 running.pop(result.key).close()
     finally:
         for pool in running.values():
             pool.close()
 
 
-def _started(number: int, one: Unverified) -> OwnServerPool:
+def _started(number: int, candidate: PoolCandidate, place: Place) -> OwnServerPool:
     from evokern.api import FACTORIES
 
-    subject, predicted = one.place.subject, one.place.subject.record.predicted
-    profile = limits_for(one.place.chip, subject.study.limits)
-    context = WorkerContext.of(subject.kernel, subject.problems, profile)
+    subject, predicted = place.subject, place.subject.record.predicted
+    context = WorkerContext.of(subject.kernel, subject.problems, limits_for(place.chip, subject.study.limits))
     settings = VerifierSettings(context, subject.study, subject.record.secret, predicted)
     pool = OwnServerPool(verifier_spec(FACTORIES.verifier, settings))
     seconds = TIME_WITHOUT_BUDGET_S[predicted]
-    pool.submit(number, VerifyJob(number, one.config, seconds), seconds + START_S)
+    pool.submit(number, VerifyJob(number, candidate.config, seconds), seconds + START_S)
     return pool
 
 
-def _stages(result: JobResult, one: Unverified) -> Mapping[str, Any]:
-    if why := verifier_failure(result):
-        raise EvokernError(f"{one.title} at {one.place.problem} could not be verified: {why}")
-    stages: Mapping[str, Any] = result.value["stages"]
-    return stages
-
-
-def verification_at(place: Place, trial: Trial, stages: Mapping[str, Any]) -> Verification:
-    """Return the verification of a variant from its stages at a place.
-
-    Args:
-        place: the place.
-        trial: trial from which the variant comes.
-        stages: the stages by name.
-    """
+def verification_at(candidate: PoolCandidate, place: Place, stages: Mapping[str, Any]) -> Verification:
+    """Return the verification of a candidate from its stages at a place."""
     record = replace(place.subject.record, problems=tuple(one.key for one in place.subject.problems))
+    trial = candidate.owner.subject.trial
     proof = ProofRecord("verify", trial.number, "", {"stages": stages})
     return verification(record, trial, [proof], [], interrupted=False, options=lambda: ())

@@ -13,11 +13,9 @@ from evokern.errors import StudyError
 from evokern.export.checked import Report
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
-from evokern.pack.ahead import compiling_ahead
 from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at, served_by
-from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes
-from evokern.pack.proofs import Unverified, verification_at
+from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes, is_wrong
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
 from evokern.pack.variant import Variant, variant_of
 from evokern.store import Verification
@@ -66,59 +64,67 @@ class Selection:
         """A place and a candidate for each mode."""
         self._searched = searched
         plans = [(place, *measured_at(place, pool, searched, useful.__contains__)) for place in sampled]
-        measured = [one for one in self._measured(plans) if one[0].names in self._modes]
-        self._wrong: set[str] = set()
-        """Keys of candidates that failed the gate at any place."""
-        for place, configs, found in measured:
-            self._note_wrong(place, configs, found)
-        self._samples = [(place, self._sample(place, configs, found)) for place, configs, found in measured]
+        self._wrong: set[tuple[str, str]] = set()
+        """Device and key of each candidate with a wrong result at any place; none of its programs is used."""
+        self._out: set[int] = set()
+        """Other programs that are used nowhere."""
+        self._refused: set[tuple[str, int]] = set()
+        """Names of places and programs that do not take them."""
+        self._special: frozenset[int] | None = None
+        """Programs that run no other sampled place; None if only sampled shapes will occur."""
+        self._found = self._measured(plans)
+        """Measured times at the sampled places."""
+        self._samples: list[tuple[Place, Sample]] = []
         """Sampled places with times, by numbers of programs."""
         self._held: list[tuple[Place, Sample]] = []
         """Held-out places with the times of the chosen programs."""
+        self._dropped()
         if unseen:
             runs = Counter(n for _, sample in self._samples for n in sample.times)
-            special = frozenset(number for number, shapes in runs.items() if shapes == 1)
-            self._samples = [
-                (place, replace(sample, special=special & sample.times.keys())) for place, sample in self._samples
-            ]
+            self._special = frozenset(number for number, shapes in runs.items() if shapes == 1)
+            self._dropped()
 
     def _measured(
         self, plans: Sequence[tuple[Place, list[Config], list[Config]]]
     ) -> list[tuple[Place, list[Config], PlaceTimes]]:
-        """Return the times of candidates and of references at places, which are measured unless they are stored."""
+        """Return the times of candidates and of references at places, which are measured unless they are stored.
+
+        Candidates with a wrong result are remembered and reported.
+        """
         for place, serving, references in plans:
             if (serving or references) and place.names not in self._modes:
                 self._modes[place.names] = len(self._modes)
                 self._traced.append((place, [*serving, *references][0]))
-        wanted = [(place, [*serving, *references]) for place, serving, references in plans]
-        with compiling_ahead([one for one in wanted if self._stored.missing(*one)]):
-            return [
-                (place, serving, self._stored.at(place, configs))
-                for (place, serving, _), (_, configs) in zip(plans, wanted, strict=True)
-            ]
+        measured = []
+        for place, serving, references in plans:
+            configs = [one for one in (*serving, *references) if (place.device, config_key(one)) not in self._wrong]
+            found = self._stored.at(place, configs)
+            for key, why in found.refuted.items():
+                self._leave_out(place.device, key, f"{why} at {place.problem}")
+            if place.names in self._modes:
+                measured.append((place, serving, found))
+        return measured
 
     def _sample(self, place: Place, configs: Sequence[Config], found: PlaceTimes) -> Sample:
         numbers = {config_key(config): self._number(place.program(config)) for config in configs}
-        right = {n: key for key, n in numbers.items() if key in found.times and key not in self._wrong}
+        times = {key: time_us for key, time_us in found.times.items() if (place.device, key) not in self._wrong}
+        right = {
+            n: key
+            for key, n in numbers.items()
+            if key in times and n not in self._out and (place.name, n) not in self._refused
+        }
         return Sample(
             place.values(self._modes[place.names]),
-            {n: found.times[key] for n, key in right.items()},
+            {n: times[key] for n, key in right.items()},
             {self._stored.baselines.index(n): t for n, t in found.baselines.items()},
             place.weight,
             {n: found.ratios[key] for n, key in right.items() if key in found.ratios},
-            min((t for key, t in found.times.items() if key not in self._wrong), default=None),
+            min(times.values(), default=None),
+            None if self._special is None else self._special & right.keys(),
         )
 
     def _number(self, program: ProgramKey) -> int:
         return self._programs.setdefault(program, len(self._programs))
-
-    def _note_wrong(self, place: Place, configs: Sequence[Config], found: PlaceTimes) -> set[int]:
-        """Remember and report the candidates with a wrong result at a place; return the numbers of their programs."""
-        wrong = [config for config in configs if config_key(config) in found.refuted]
-        for config in wrong:
-            self._wrong.add(config_key(config))
-            self._refute(self._number(place.program(config)), f"{found.refuted[config_key(config)]} at {place.problem}")
-        return {self._number(place.program(config)) for config in wrong}
 
     def choose(self) -> tuple[tuple[int, ...], tuple[Variant, ...], Tree]:
         """Choose, compile and verify variants, and check them at the edges of their regions.
@@ -133,30 +139,36 @@ class Selection:
                 left_out = "".join(f"; {title} was left out: {why}" for title, why in [*self.refuted.items()][:1])
                 raise StudyError(
                     "no candidate is right, verified and faster than the baseline at any problem, so there is nothing "
-                    f"to pack{left_out}; --force packs candidates that are not verified"
+                    f"to pack{left_out}; search longer, or use --force for candidates that are not verified"
                 )
             for number in chosen:
                 if number not in self._made:
                     self._made[number] = self._variant(number)
-            if self._unfit(chosen):
+            self._check_fit(chosen)
+            if self._dropped():
                 continue
             own = self.samples_of(chosen, held_out=False)
             fields = (CAPABILITY, MODE, *(n for n in own[0].values if n not in (CAPABILITY, MODE)))
             tree = dispatch_tree(own, range(len(chosen)), fields)
             used = {served_by(tree, sample) for sample in own}
-            if self._dropped({number for index, number in enumerate(chosen) if index not in used}):
+            self._out |= {number for index, number in enumerate(chosen) if index not in used}
+            if self._dropped():
                 continue
-            if not (
-                self._dropped(self._failed_held_out(chosen))
-                or self._dropped(self._failed_edges(chosen, tree))
-                or self._dropped(self._unproved(chosen))
-            ):
+            self._check_held_out(chosen)
+            if self._dropped():
+                continue
+            self._check_edges(chosen, tree)
+            if self._dropped():
+                continue
+            self._check_proofs(chosen)
+            if not self._dropped():
                 return chosen, tuple(self._made[number] for number in chosen), tree
 
-    def _dropped(self, numbers: set[int]) -> bool:
-        """Remove programs from all samples; return whether there were any."""
-        self._samples = [(place, sample.only(sample.times.keys() - numbers)) for place, sample in self._samples]
-        return bool(numbers)
+    def _dropped(self) -> bool:
+        """Compute the samples without the programs that were left out; return whether they changed."""
+        before = self._samples
+        self._samples = [(place, self._sample(place, configs, found)) for place, configs, found in self._found]
+        return [sample.times for _, sample in before] != [sample.times for _, sample in self._samples]
 
     def samples_of(self, chosen: Sequence[int], *, held_out: bool) -> list[Sample]:
         """Return the samples of chosen programs with the numbers of variants."""
@@ -183,76 +195,64 @@ class Selection:
             )  # fmt: skip
         return rows
 
-    def _unfit(self, chosen: Sequence[int]) -> bool:
-        """Remove times and programs, so that variants take exactly the places at which they have a time.
+    def _check_fit(self, chosen: Sequence[int]) -> None:
+        """Leave out times and programs, so that variants take exactly the places at which they have a time.
 
-        A variant that takes a place without a time there could serve it, although no gate accepted it there. Return
-        whether anything was removed.
+        A variant that takes a place without a time there could serve it, although no gate accepted it there.
         """
-        unchecked, changed = set(), False
-        for index, (place, sample) in enumerate(self._samples):
-            taken = {n for n in chosen if self._made[n].chip == place.chip and _takes(self._made[n], place)}
-            for number in taken - sample.times.keys() if sample.times else ():
-                self._refute(number, f"it could not be checked at {place.problem}, which it takes")
-                unchecked.add(number)
-            if refused := {number for number in chosen if number in sample.times} - taken:
-                self._samples[index] = place, sample.only(sample.times.keys() - refused)
-                changed = True
-        return self._dropped(unchecked) or changed
+        for place, sample in self._samples:
+            taken = self._taking(chosen, place)
+            self._refused |= {(place.name, number) for number in chosen if number in sample.times} - {
+                (place.name, number) for number in taken
+            }
+            if sample.times:
+                self._leave_out_unchecked(taken, place, sample)
 
-    def _failed_held_out(self, chosen: Sequence[int]) -> set[int]:
-        """Measure the chosen programs at the held-out places; return those that fail the gate at one that they take."""
-        held, failed = [place for place in self._places if place.held_out], set()
-        taken = {
-            place.name: [n for n in chosen if self._made[n].chip == place.chip and _takes(self._made[n], place)]
-            for place in held
-        }
+    def _check_held_out(self, chosen: Sequence[int]) -> None:
+        """Measure the chosen programs at the held-out places; leave out those that fail at one that they take."""
         plans = []
-        for place in held:
-            pool = [self._origin(number) for number in taken[place.name]]
+        for place in (one for one in self._places if one.held_out):
+            pool = [self._origin(number) for number in self._taking(chosen, place)]
             plans.append((place, *measured_at(place, pool, self._searched, lambda program: True)))
-        for place, configs, found in self._measured(plans):
-            if place.names in self._modes:
-                failed |= self._note_wrong(place, configs, found)
-                sample = self._sample(place, configs, found)
-                for number in set(taken[place.name]) - sample.times.keys() - failed:
-                    self._refute(number, f"it could not be checked at {place.problem}, which it takes")
-                    failed.add(number)
-                self._held.append((place, sample))
-        return failed
+        self._held = [(place, self._sample(place, configs, found)) for place, configs, found in self._measured(plans)]
+        for place, sample in self._held:
+            self._leave_out_unchecked(self._taking(chosen, place), place, sample)
 
-    def _failed_edges(self, chosen: Sequence[int], tree: Tree) -> set[int]:
-        """Return the programs that fail the gate at an edge of a region that they serve."""
-        failed = set()
+    def _taking(self, chosen: Sequence[int], place: Place) -> list[int]:
+        """Return the programs whose variants take a place."""
+        return [n for n in chosen if self._made[n].chip == place.chip and _takes(self._made[n], place)]
+
+    def _leave_out_unchecked(self, taken: Sequence[int], place: Place, sample: Sample) -> None:
+        """Leave out the programs that take a place and have no time there."""
+        for number in taken:
+            if number not in sample.times:
+                self._leave_out_program(number, f"it could not be checked at {place.problem}, which it takes")
+
+    def _check_edges(self, chosen: Sequence[int], tree: Tree) -> None:
+        """Leave out the programs that fail the gate at an edge of a region that they serve."""
         for index, number in enumerate(chosen):
-            variant, place = self._made[number], self._home(number)
+            place = self._home(number)
             edges = [one for one in self._edges(tree, place) if self._serves(tree, chosen, one, place) == index]
             known = {one.problem.key for one, sample in (*self._samples, *self._held) if number in sample.times}
             new = [one for one in edges if one.key not in known]
-            if new and (why := self._stored.failure_at(place, variant.config, new, self._origin(number).title)):
-                self._refute(number, f"{why} at an edge of its region ({'; '.join(map(str, new))})")
-                failed.add(number)
-        return failed
+            if new and (why := self._stored.failure_at(place, self._origin(number), new)):
+                leave_out = self._leave_out_candidate if is_wrong(why) else self._leave_out_program
+                leave_out(number, f"{why} at an edge of its region ({'; '.join(map(str, new))})")
 
-    def _unproved(self, chosen: Sequence[int]) -> set[int]:
-        """Return the programs without a passed verification; those of a search are not repeated."""
+    def _check_proofs(self, chosen: Sequence[int]) -> None:
+        """Leave out the programs without a passed verification; verifications of a search are not repeated."""
         wanted = [one for one in chosen if one not in self._proofs]
         for number in wanted:
             if (proof := self._origin(number).proof) is not None and proof.verified:
                 self._proofs[number] = proof
         wanted = [] if self._force else [one for one in wanted if one not in self._proofs]
-        variants = [Unverified(self._origin(n).title, self._home(n), self._made[n].config) for n in wanted]
-        failed = set()
-        for number, one, stages in zip(wanted, variants, self._stored.stages(variants), strict=True):
-            proof = verification_at(one.place, self._origin(number).owner.subject.trial, stages)
+        variants = [(self._origin(number), self._home(number)) for number in wanted]
+        for number, (_, place), proof in zip(wanted, variants, self._stored.verifications(variants), strict=True):
             self._proofs[number] = proof
             if proof.verified is False:
-                self._refute(number, f"{proof.reason} at {one.place.problem}")
-                failed.add(number)
+                self._leave_out_candidate(number, f"{proof.reason} at {place.problem}")
             elif proof.verified is None:
-                self._refute(number, f"it is not verified at {one.place.problem} ({proof.reason})")
-                failed.add(number)
-        return failed
+                self._leave_out_program(number, f"it is not verified at {place.problem} ({proof.reason})")
 
     def _edges(self, tree: Tree, place: Place) -> Iterator[Problem]:
         """Yield the smallest and the largest shape of each region, and the largest less one, as far as they exist.
@@ -289,14 +289,32 @@ class Selection:
         here = [place for place, sample in self._samples if number in sample.times]
         return max(here, key=lambda place: place.weight)
 
+    def _program(self, number: int) -> ProgramKey:
+        return [*self._programs][number]
+
     def _origin(self, number: int) -> PoolCandidate:
-        program = next(one for one, index in self._programs.items() if index == number)
+        program = self._program(number)
         return self._origins[program.device, program.config]
 
-    def _refute(self, number: int, why: str) -> None:
-        title = self._origin(number).title
-        self._report(f"{title} is left out: {why}")
-        self.refuted.setdefault(title, why)
+    def _leave_out(self, device: str, key: str, why: str) -> None:
+        """Leave out a wrong candidate with all its programs; report it once if it could become a variant."""
+        if (device, key) not in self._wrong:
+            self._wrong.add((device, key))
+            if origin := self._origins.get((device, key)):
+                self._report(f"{origin.title} is left out: {why}")
+                self.refuted[origin.title] = why
+
+    def _leave_out_candidate(self, number: int, why: str) -> None:
+        program = self._program(number)
+        self._leave_out(program.device, program.config, why)
+
+    def _leave_out_program(self, number: int, why: str) -> None:
+        """Leave out one program of a candidate that is not wrong, and report it."""
+        program, origin = self._program(number), self._origin(number)
+        if number not in self._out and (program.device, program.config) not in self._wrong:
+            self._out.add(number)
+            self._report(f"{origin.title} is left out: {why}")
+            self.refuted.setdefault(origin.title, why)
 
     def _variant(self, number: int) -> Variant:
         """Compile a program for its heaviest place."""

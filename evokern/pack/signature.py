@@ -116,11 +116,6 @@ class Signature:
         parts += [f"int {a.name}" + ("" if a.default is None else f"={a.default}") for a in self.arguments]
         return ", ".join(parts)
 
-    @property
-    def results_schema(self) -> tuple[str, ...]:
-        """Types of the results in the schema of the operator."""
-        return ("Tensor",) * len(self.outputs)
-
 
 def signature_of(kernel: Kernel, traced: Sequence[tuple[Problem, Traces]]) -> Signature:
     """Return the signature of an operator.

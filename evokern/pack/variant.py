@@ -105,8 +105,8 @@ class Variant:
                     for what, extents in (("size", of.shape), ("stride", of.strides), ("box size", of.box)):
                         for number, extent in enumerate(extents):
                             yield f"{what} {number} of the map {place}", simplified(formula_of(extent), {})
-                elif isinstance(argument, Scalar) and _is_number(argument):
-                    yield f"argument {place}", simplified(formula_of(int_of(argument)), {})
+                elif isinstance(argument, Scalar) and (value := _integer(argument)) is not None:
+                    yield f"argument {place}", simplified(formula_of(value), {})
         for name in self.workspaces:
             tensor = self.traces.tensors[name]
             size: Formula = ("number", DTYPE_BYTES[tensor.dtype])
@@ -132,7 +132,7 @@ class Variant:
                     arguments.append(("map", len(maps)))
                     maps.append(_map(argument, buffers) | {"number": number})
                     number += 3 * argument.described.rank - 1
-                elif _is_number(argument):
+                elif _integer(argument) is not None:
                     arguments.append(("number", number))
                     number += 1
                 else:
@@ -192,15 +192,11 @@ def _map(argument: TileMap, buffers: Mapping[str, int]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _is_number(argument: Scalar) -> bool:
-    """Return whether an argument is an integer, which may depend on the shape."""
-    return argument.dtype in ("i32", "u32", "i64", "u64") and isinstance(argument.value, int)
-
-
-def int_of(argument: Scalar) -> int:
-    """Return the value of an integer argument, with its formula."""
-    assert isinstance(argument.value, int)
-    return argument.value
+def _integer(argument: Scalar) -> int | None:
+    """Return the value of an integer argument with its formula, which may depend on the shape; None for others."""
+    return (
+        argument.value if argument.dtype in ("i32", "u32", "i64", "u64") and isinstance(argument.value, int) else None
+    )
 
 
 def _bits(argument: Scalar) -> int:

@@ -227,7 +227,7 @@ def test_an_input_that_is_changed_stays_an_input(tmp_path: Path) -> None:
     own = replace(kernel, workload=replace(kernel.workload, tensors=changed))
     made = described(own, "changing", "64,256")
     assert made.signature.arguments_schema.count("Tensor(a!)") == 1
-    assert made.signature.results_schema == ()
+    assert made.signature.outputs == ()
 
 
 # ---- what cannot be packed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from packed import run_python
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
+from evokern.errors import StudyError
 
 SWEEP = """
 kernel = "rmsnorm"
@@ -34,6 +36,41 @@ def test_a_sweep_must_be_searched_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert code == 2
     assert "was not searched; run `evokern sweep run shapes.toml`" in output
     assert not Path("my_norm").exists()
+
+
+def test_ctrl_c_keeps_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says how to continue, and the exit code is that of an interruption."""
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("evokern.pack.packed_sweep", interrupted)
+    Path("shapes.toml").write_text(SWEEP)
+    code, output = _run("pack", "shapes.toml", "-o", "my_norm")
+    assert (code, "the results so far are stored. To continue, repeat the command" in output) == (130, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"), [((), True), (("--json", "-v"), True), (("--json",), False), (("--quiet",), False)]
+)
+def test_progress_is_shown_on_stderr(
+    options: Sequence[str], shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal too, each step is a line. As for other commands, `--json` and `--quiet` hide the lines."""
+
+    def packed(
+        sweep: object, databases: object, folder: object, request: object, report: Callable[[str], None]
+    ) -> None:
+        report("verifying 8 variants, 2 at a time")
+        raise StudyError("nothing to pack")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("evokern.pack.packed_sweep", packed)
+    Path("shapes.toml").write_text(SWEEP)
+    result = CliRunner().invoke(app, ["pack", "shapes.toml", "-o", "my_norm", *options])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert ("verifying 8 variants, 2 at a time\n" in result.stderr) == shown
 
 
 @pytest.mark.slow

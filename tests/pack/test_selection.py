@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,24 +15,22 @@ from evokern.analysis.candidates import TrialUnderTest
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.errors import StudyError
+from evokern.events import current_step
 from evokern.hardware.profiles import chip
-from evokern.pack.ahead import compiling_ahead
 from evokern.pack.candidates import Place, PoolCandidate, measured_at, narrow_genes, pool_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes, _measure_rounds
-from evokern.pack.proofs import Unverified
 from evokern.pack.selection import PackRequest, Selection
 from evokern.store import Verification
 from evokern.study.discovery import load_kernel
 from evokern.study.trial import Outcome
+from evokern.workers.jobs import JobResult
 
 KERNEL = load_kernel(ROOT / "kernels/attention")
 
 
-def _place(
-    length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None, device: str = "sim:l4"
-) -> Place:
-    record = SimpleNamespace(device=device, predicted=True, secret=1, created="", timing_rule=None)
+def _place(length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None) -> Place:
+    record = SimpleNamespace(device="sim:l4", predicted=True, secret=1, created="", timing_rule=None)
     trial = SimpleNamespace(number=7, config=KERNEL.space.default())
     problem = KERNEL.problem(f"1,2,{length},64")
     subject: Any = TrialUnderTest(record, SimpleNamespace(genes=genes or {}), KERNEL, (problem,), trial, (), None)  # type: ignore[arg-type]
@@ -47,49 +43,44 @@ class _Stored:
     baselines = ("SDPA", "SDPA flash")
 
     def __init__(
-        self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0, verified: bool | None = True
-    ) -> None:
+        self, refuted_at: int = 0, failing_edges: bool = False, baseline_us: float = 3.0, verified: bool | None = True,
+        wrong: str = "runtime",
+    ) -> None:  # fmt: skip
         self.refuted_at, self.failing_edges, self.baseline_us = refuted_at, failing_edges, baseline_us
-        self.verified = verified
+        self.verified, self.wrong = verified, wrong
         """Verification of candidates for several lengths; the others are right."""
         self.edges: list[str] = []
         self.titles: list[str] = []
-
-    def missing(self, place: Place, configs: Sequence[Config]) -> list[Config]:
-        return []
 
     def at(self, place: Place, configs: Sequence[Config]) -> PlaceTimes:
         times: dict[str, float] = {}
         refuted: Mapping[str, str] = {}
         for config in configs:
             key, general = place.program(config).config, config["LENGTH"] == "runtime"
-            if general and place.problem["S"] == self.refuted_at:
+            if config["LENGTH"] == self.wrong and place.problem["S"] == self.refuted_at:
                 refuted = {key: "wrong: it differs"}
             else:
                 times[key] = 1.1 if general else 1.0
         return PlaceTimes(times, refuted, {"SDPA": 4.0, "SDPA flash": self.baseline_us}, {})
 
-    def failure_at(self, place: Place, config: Config, problems: Sequence[Problem], title: str) -> str:
+    def failure_at(self, place: Place, candidate: PoolCandidate, problems: Sequence[Problem]) -> str:
         self.edges += [str(one["S"]) for one in problems]
-        return "wrong: it differs" if self.failing_edges and config["LENGTH"] == "runtime" else ""
+        return "wrong: it differs" if self.failing_edges and candidate.config["LENGTH"] == "runtime" else ""
 
-    def stages(self, variants: Sequence[Unverified]) -> list[Mapping[str, Any]]:
-        self.titles += [one.title for one in variants]
-        return [{"verified": one.config["LENGTH"] == "static" or self.verified} for one in variants]
-
-
-@pytest.fixture(autouse=True)
-def _verification(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(place: Place, trial: Any, stages: Mapping[str, Any]) -> Verification:
-        return Verification(stages["verified"], "sanitizer: a race", 1.0)
-
-    monkeypatch.setattr("evokern.pack.selection.verification_at", found)
+    def verifications(self, variants: Sequence[tuple[PoolCandidate, Place]]) -> list[Verification]:
+        self.titles += [one.title for one, _ in variants]
+        return [
+            Verification(one.config["LENGTH"] == "static" or self.verified, "sanitizer: a race", 1.0)
+            for one, _ in variants
+        ]
 
 
-def _selection(stored: Any, variants: int = 1, *, unseen: bool = False, force: bool = False) -> Selection:
+def _selection(
+    stored: Any, variants: int = 1, *, unseen: bool = False, force: bool = False, lines: list[str] | None = None
+) -> Selection:
     places = [_place(64), _place(128), _place(256), _place(192, held_out=True), _place(320, held_out=True)]
     request = PackRequest(variants, 8, force=force)
-    return Selection(places, places[:2], stored, request, lambda text: None, unseen=unseen)
+    return Selection(places, places[:2], stored, request, ([] if lines is None else lines).append, unseen=unseen)
 
 
 def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> None:
@@ -105,7 +96,7 @@ def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> 
 def test_a_gene_that_compiles_a_shape_into_the_code_is_named() -> None:
     """Both champions serve one length because of LENGTH; without the value, a champion is a reference only."""
     sample = [_place(64), _place(128), _place(256)]
-    assert [(gene.name, count) for gene, count in narrow_genes(sample[:2], sample)] == [("LENGTH", 2)]
+    assert [(gene.name, values) for gene, values in narrow_genes(sample[:2], sample)] == [("LENGTH", ["static"] * 2)]
     other = _place(192, genes={"LENGTH": ("steps", "runtime")})
     _, references = measured_at(_place(200), [], [other], lambda program: False)
     assert [config["LENGTH"] for config in references] == ["static"]
@@ -155,6 +146,19 @@ def test_a_program_that_fails_the_gate_anywhere_is_left_out(stored: _Stored, why
     assert summary_of(tree, work.samples_of(chosen, held_out=True)).own_share == 0.0
 
 
+@pytest.mark.parametrize("length", [128, 256, 320])
+def test_a_candidate_that_is_wrong_at_one_place_loses_all_its_programs(length: int) -> None:
+    """LENGTH=static is another program at each length. If one is wrong, also at a held-out place, none is packed."""
+    stored, lines = _Stored(refuted_at=length, wrong="static", baseline_us=1000.0), list[str]()
+    work = _selection(stored, 3, lines=lines)
+    chosen, variants, tree = work.choose()
+    assert [variant.config["LENGTH"] for variant in variants] == ["runtime"]
+    assert [line for line in lines if "left out" in line] == [
+        f"trial 7 of S64 is left out: wrong: it differs at B=1 H=2 S={length} D=64"
+    ]
+    assert summary_of(tree, work.samples_of(chosen, held_out=True)).loss == pytest.approx(0.0)  # no wrong time is best
+
+
 def test_shapes_that_were_not_sampled_need_a_general_variant() -> None:
     """Three variants could be the champions of the three sampled shapes; a sample of a distribution needs another."""
     for unseen, expected, share in ((False, ["static"] * 3, 0.0), (True, ["runtime", "static", "static"], 1.0)):
@@ -189,19 +193,6 @@ def test_candidates_far_from_the_baseline_need_no_rounds(baseline_us: float, ent
     _measure_rounds(device, None, passed, entry)  # type: ignore[arg-type]
     assert device.entrants == ["SDPA", *configs[:entrants]]
     assert len(entry["ratios"]) == entrants
-
-
-def test_programs_are_compiled_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs of a place on a GPU are in the cache before its measurement begins."""
-    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
-    place = _place(64, device="NVIDIA L4")
-    with compiling_ahead([(place, [KERNEL.space.default()])]):
-        end = time.monotonic() + 60
-        while not (found := [*tmp_path.glob("cache/programs/*/*")]) and time.monotonic() < end:
-            time.sleep(0.05)
-    assert found
-    with compiling_ahead([(_place(64), [KERNEL.space.default()])]):
-        assert not [one for one in threading.enumerate() if one.name == "compile ahead"]
 
 
 def test_rounds_replace_the_times_of_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,5 +236,62 @@ def test_no_verification_begins_after_the_budget(tmp_path: Path) -> None:
     place, config = _place(64), KERNEL.space.default()
     stored = CrosswiseTimes(tmp_path, (), lambda text: None, budget_s=0.0)
     with pytest.raises(OverBudgetError, match="before verifying 1 variant"):
-        stored.stages([Unverified("trial 7", place, config)])
-    assert stored.stages([]) == []
+        stored.verifications([(PoolCandidate(place, 7, config), place)])
+    assert stored.verifications([]) == []
+
+
+def test_a_verification_that_was_interrupted_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each result is reported and stored at once. The next call repeats only the variants without a result."""
+    results: list[JobResult | None] = [
+        JobResult(0, "done", {"stages": {"fuzz": {"state": "failed", "detail": "wrong at 3,5"}}}, 1.0),
+        None,  # Ctrl-C
+    ]
+    begun: list[int] = []
+    lines: list[str] = []
+
+    def started(number: int, candidate: PoolCandidate, place: Place) -> Any:
+        begun.append(place.problem["S"])
+        return SimpleNamespace(close=lambda: None)
+
+    def waited(pools: object, seconds: float) -> list[JobResult]:
+        assert current_step() is not None and current_step()[0] == lines[0]  # type: ignore[index]
+        if (found := results.pop(0)) is None:
+            raise KeyboardInterrupt
+        return [found]
+
+    def verified(candidate: PoolCandidate, place: Place, stages: Mapping[str, Any]) -> Verification:
+        failed = [one["detail"] for one in stages.values() if one["state"] == "failed"]
+        return Verification(not failed, failed[0] if failed else "fuzz: 10 cases", 1.0)
+
+    for name, fake in (("_started", started), ("wait", waited), ("cores", lambda: 2)):
+        monkeypatch.setattr(f"evokern.pack.proofs.{name}", fake)
+    monkeypatch.setattr("evokern.pack.crosswise.cores", lambda: 2)
+    monkeypatch.setattr("evokern.pack.crosswise.verification_at", verified)
+    places = [_place(64), _place(128), _place(256)]
+    variants = [(PoolCandidate(place, 7, KERNEL.space.default()), place) for place in places]
+    with pytest.raises(KeyboardInterrupt):
+        CrosswiseTimes(tmp_path, (), lines.append).verifications(variants)
+    assert lines == [
+        "verifying 3 variants, 2 at a time",
+        "verification 1 of 3: trial 7 of S64 at B=1 H=2 S=64 D=64: refuted (wrong at 3,5)",
+    ]
+    assert begun == [64, 128, 256]
+    begun.clear()
+    lines.clear()
+    results[:] = [
+        JobResult(1, "overran", 210.0, 210.0),
+        JobResult(0, "done", {"stages": {"fuzz": {"state": "passed", "detail": "10 cases"}}}, 1.0),
+    ]
+    stored = CrosswiseTimes(tmp_path, (), lines.append)
+    assert [one.verified for one in stored.verifications(variants)] == [False, True, None]
+    assert begun == [128, 256]
+    assert lines == [
+        "verifying 2 variants, 2 at a time",
+        "verification 1 of 2: trial 7 of S256 at B=1 H=2 S=256 D=64: not verified (the verifying process "
+        "failed (no result within 210 s))",
+        "verification 2 of 2: trial 7 of S128 at B=1 H=2 S=128 D=64: passed",
+    ]
+    results[:] = [JobResult(0, "done", {"stages": {}}, 1.0)]
+    lines.clear()
+    assert stored.verifications(variants)[2].verified
+    assert lines == ["verifying 1 variant", "verification 1 of 1: trial 7 of S256 at B=1 H=2 S=256 D=64: passed"]

@@ -354,6 +354,9 @@ def pack(
     except OverBudgetError as error:
         output.print_error(f"{error}; the times so far are stored. To continue, repeat the command")
         return 1
+    except KeyboardInterrupt:
+        output.print_error("interrupted; the results so far are stored. To continue, repeat the command")
+        return INTERRUPTED
     if output.json:
         facts: dict[str, Any] = {
             "folder": str(made.written.folder),
