@@ -207,9 +207,19 @@ def row_tiles(c):
     return tile_rows(c) // (16 * row_warps(c))
 
 
+def step_keys(c):
+    """Return the keys per step."""
+    return tile_keys(c) * splits(c)
+
+
 def total_steps(c, p):
-    """Return the number of steps over all keys; in each step, every split processes BLOCK_N keys."""
-    return -(-p.S // (tile_keys(c) * splits(c)))
+    """Return the number of steps over all keys."""
+    return -(-p.S // step_keys(c))
+
+
+def tasks(c, p):
+    """Return the number of tasks: the blocks of query rows of all heads."""
+    return p.B * p.H * -(-p.S // tile_rows(c))
 
 
 def equal_registers(c):
@@ -239,9 +249,14 @@ def row_bytes(c, p):
     return 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
 
 
+def buffers(c, p):
+    """Return the number of buffers for K in each split; the number for V is the same."""
+    return total_steps(c, p) if resident(c) else c.STAGES
+
+
 def split_bytes(c, p):
     """Return the bytes of a split's memory: the buffers for K and V, later the partial output."""
-    keys = 2 * (total_steps(c, p) if resident(c) else c.STAGES) * tile_keys(c) * row_bytes(c, p)
+    keys = 2 * buffers(c, p) * tile_keys(c) * row_bytes(c, p)
     return keys if splits(c) == 1 else max(keys, tile_rows(c) * partial_row_bytes(c, p))
 
 
@@ -262,7 +277,7 @@ def divided(c):
 
 def divided_steps(c, p):
     """Return the number of steps that persistent blocks divide."""
-    return p.B * p.H * -(-p.S // tile_rows(c)) % c.GRID_BLOCKS * total_steps(c, p)
+    return tasks(c, p) % c.GRID_BLOCKS * total_steps(c, p)
 
 
 def shared_bytes(c, p):
@@ -282,15 +297,13 @@ def macros(c, p):
     return {
         "HEAD_DIM": p.D, "CAUSAL": p.causal, "BF16": int(p["dtype"] == "bf16"),
         "SEQ_LEN": p.S if c["LENGTH"] == "static" else 0, "TOTAL_STEPS": 0 if c["LENGTH"] == "runtime" else steps,
-        "STEP_KEYS": tile_keys(c) * (1 if bulk(c) else c.KEY_SPLITS),
-        "TILES_M": row_tiles(c),
-        "THREADS": threads(c), "CONSUMER_THREADS": consumer_threads(c),
-        "BUFFERS": steps if resident(c) else c.STAGES,
+        "STEP_KEYS": step_keys(c), "TILES_M": row_tiles(c),
+        "THREADS": threads(c), "CONSUMER_THREADS": consumer_threads(c), "BUFFERS": buffers(c, p),
         "AHEAD": min(c.LOOKAHEAD, steps + 1) if resident(c) else c.STAGES - 1,  # load groups in flight
         "ROW_BYTES": row_bytes(c, p), "TILE_BYTES": tile_keys(c) * row_bytes(c, p), "SPLIT_BYTES": split_bytes(c, p),
         "PARTIAL_ROW_BYTES": partial_row_bytes(c, p), "SCORE_ROW_BYTES": score_row_bytes(c),
         "OUTPUT_ROW_BYTES": 4 * p.D + 16, "TILE_ROWS": tile_rows(c), "TILE_KEYS": tile_keys(c),
-        "ROW_WARPS": row_warps(c), "SPLITS": 1 if bulk(c) else c.KEY_SPLITS,
+        "ROW_WARPS": row_warps(c), "SPLITS": splits(c),
         "COMPUTE_REGISTERS": compute_registers(c), "LOAD_REGISTERS": load_registers(c),
     }  # fmt: skip
 
@@ -338,7 +351,7 @@ CONSTRAINTS = (
                lambda c: not loaders(c) or (not resident(c) and free_buffers(c) > 0),
                "loading warps need a ring with free buffers"),
     Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task" or divided(c)
-               or AtMost(c.GRID_BLOCKS, p.B * p.H * -(-p.S // tile_rows(c)), "tasks"),
+               or AtMost(c.GRID_BLOCKS, tasks(c, p), "tasks"),
                "more persistent blocks than tasks would have no work", wasteful=True),
     Constraint("pieces_have_work", lambda c, p: not divided(c) or AtMost(c.GRID_BLOCKS, divided_steps(c, p), "steps"),
                "each block takes a part of the tasks that do not fill all blocks", wasteful=True),

@@ -5,8 +5,7 @@
 //
 // With PATH=tiled, a block computes a BLOCK_M x BLOCK_N tile of C, in steps of BLOCK_K through a ring of shared-memory
 // stages. PATH=skinny is for M up to 128, bound by reading B (skinny.cuh). PATH=bulk is for the copy engine of compute
-// capability 9.0 (bulk.cuh). kernel.py describes the genes; the generated header
-// defines them, and asserts the constraints.
+// capability 9.0 (bulk.cuh). kernel.py describes the genes; the generated header defines them, and asserts the constraints.
 //
 // Problem macros: BF16 (1 if A, B and C are bfloat16, 0 if they are fp16); NT (1 if B is [N, K], with tiles like those of A;
 // 0 if B is [K, N]); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K if they are compile-time constants, as always on the skinny path;

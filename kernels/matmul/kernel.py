@@ -91,7 +91,8 @@ GENES = (
     Mutation(
         "LOAD",
         ("cp_async", "registers", "producer_warps"),
-        doc="copies to shared memory by the multiplying warps or by four others; skinny: location of weights in flight",
+        doc="the multiplying warps copy tiles asynchronously or through registers, or four other warps copy them; "
+        "skinny: weights in flight are in shared memory or in registers",
         relieves={"memory": 2, "shared-memory": 1, "latency": 1, "arithmetic": 1},
         when=WITHOUT_BULK,
     ),
@@ -143,8 +144,8 @@ GENES = (
         "EXTENT",
         ("exact", "padded"),
         when=SKINNY,
-        doc="skinny: M and N known at compile time; or only a power of two of rows, so that one program runs all M up "
-        "to it and all N",
+        doc="skinny: M and N are compile-time constants; or only M, rounded up to a power of two, so that one program "
+        "runs all smaller M and all N",
         relieves={"memory": 1, "latency": 1},
     ),
     Mutation(
@@ -157,7 +158,8 @@ GENES = (
     Mutation(
         "WEIGHT_POLICY",
         ("prefetch", "evict_first", "no_allocate", "normal"),
-        doc="skinny: cache policy of weight loads: normal, no L1, prefetch of 256 bytes to L2, or evict first from L2",
+        doc="skinny: cache policy of weight loads: prefetch of 256 bytes to L2, the same with first eviction from L2, "
+        "no allocation in L1, or normal",
         when=SKINNY,
         relieves={"memory": 3},
     ),

@@ -119,7 +119,7 @@ add_sum_rows(const Half* x, const Half* residual, float* partial_sums, int rows)
 }
 extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
 add_scale_rows(const Half* x, const Half* residual, const Half* __restrict__ weight, Half* y, Half* sum,
-                     const float* __restrict__ partial_sums, int rows, float eps) {
+               const float* __restrict__ partial_sums, int rows, float eps) {
   scale_parts({x, residual}, weight, y, sum, partial_sums, rows, eps);
 }
 #else
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
 sum_rows(const Half* x, float* partial_sums, int rows) { sum_parts({x}, partial_sums, rows); }
 extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
 scale_rows(const Half* x, const Half* __restrict__ weight, Half* y, const float* __restrict__ partial_sums, int rows,
-                 float eps) {
+           float eps) {
   scale_parts({x}, weight, y, nullptr, partial_sums, rows, eps);
 }
 #endif

@@ -1,11 +1,12 @@
 """Fast candidates with tensor maps, mbarrier rings or clusters as programs: exported, built, run, and sanitized.
 
-    python tests/hopper/exported_champions.py [--kernel NAME ...] [--seconds 40] [--build]
+    python tests/hopper/exported_champions.py [--kernel NAME ...] [--only NUMBER ...] [--seconds 40] [--build]
 
-Each candidate (`CHAMPIONS`) is exported and built with nvcc in parallel. On a GPU, its program then runs and compares
-the results with the reference. It runs again for a small shape under memcheck, racecheck and synccheck. `--seconds`
-limits each of these runs; with `--build`, nothing runs. Prints a line for each program; exit code 1 if one of them
-fails, or if a tool reports an error. A run that did not end in time is named, but does not count as an error.
+Each candidate (`CHAMPIONS`) is exported and built with nvcc in parallel. On a GPU, its program runs as soon as it is
+built, one program at a time, and compares the results with the reference. The programs then run again for small shapes
+under memcheck, racecheck and synccheck, in parallel. `--seconds` limits each of these runs; with `--build`, nothing
+runs. Prints a line for each build and run; exit code 1 if one of them fails, or if a tool reports an error. A run that
+did not end in time is named, but does not count as an error.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before the import of torch: one process for each core, so one thread for each
+
 import hopper_paths  # noqa: F401 (finds the helpers)
+import torch  # noqa: F401 (once, and not in each process)
 from gpu_tools import complaints, find_tool
 from paths import KERNELS
 
@@ -70,20 +75,20 @@ CHAMPIONS = (
 )  # fmt: skip
 
 
-def built(job: tuple[Champion, Path]) -> tuple[Path | None, str]:
-    """Export and build a candidate; return the program, or the reason why there is none."""
+def built(job: tuple[Champion, Path]) -> str:
+    """Export and build a candidate as a program; return the reason if there is none."""
     one, path = job
     kernel, profile = load_kernel(KERNELS / one.kernel), chip(CHIP)
     problem = kernel.problem(one.problem)
     config = kernel.space.canonical({**kernel.space.default(), **one.genes})
     if violation := check(kernel, config, [problem], profile):
-        return None, f"infeasible: {violation}"
+        return f"infeasible: {violation}"
     made = standalone_program(kernel, config, problem, profile, Provenance(), file_name=path.with_suffix(".cu").name)
     path.with_suffix(".cu").write_text(made.text, encoding="utf-8")
     target = [build_target(made.target), *made.options, "-lineinfo"]
     command = [str(find_tool("nvcc")), "-std=c++17", *target, "-o", str(path), str(path.with_suffix(".cu"))]
     ran = subprocess.run(command, capture_output=True, text=True)
-    return (path, "built") if ran.returncode == 0 else (None, f"nvcc: {ran.stderr[:300]}")
+    return "" if ran.returncode == 0 else f"nvcc: {ran.stderr[:300]}"
 
 
 def finished(command: list[str], seconds: float) -> tuple[int | None, str]:
@@ -93,6 +98,14 @@ def finished(command: list[str], seconds: float) -> tuple[int | None, str]:
     except subprocess.TimeoutExpired as late:
         return None, (late.stdout or b"").decode(errors="replace")
     return ran.returncode, ran.stdout + ran.stderr
+
+
+def plain(program: Path, seconds: float) -> tuple[bool, str]:
+    """Run a program; return whether its results are right, and its time or its last lines."""
+    code, text = finished([str(program)], seconds)
+    if code == 0 and "PASS" in text:
+        return True, f"PASS, {next(line for line in text.splitlines() if line.startswith('time:'))}"
+    return False, f"exit code {code}: {text.strip()[-300:]}"
 
 
 def sanitized(program: Path, shape: str, tool: str, seconds: float) -> tuple[bool, str]:
@@ -107,34 +120,43 @@ def sanitized(program: Path, shape: str, tool: str, seconds: float) -> tuple[boo
 
 
 def main() -> int:
-    """Export, build, run and sanitize the candidates of the kernels that were asked for."""
+    """Export, build, run and sanitize the candidates that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", nargs="*", default=["attention", "matmul", "rmsnorm"])
+    parser.add_argument("--only", nargs="*", type=int, metavar="NUMBER", help="candidates by their numbers, from 0")
     parser.add_argument("--seconds", type=float, default=40.0, help="for each run of a program")
     parser.add_argument("--build", action="store_true", help="only export and build")
     arguments = parser.parse_args()
-    chosen = [one for one in CHAMPIONS if one.kernel in arguments.kernel]
-    cores, failed = len(os.sched_getaffinity(0)), 0
+    wanted = range(len(CHAMPIONS)) if arguments.only is None else arguments.only
+    chosen = {at: CHAMPIONS[at] for at in wanted if CHAMPIONS[at].kernel in arguments.kernel}
+    began, cores, failed = time.monotonic(), len(os.sched_getaffinity(0)), 0
+
+    def report(at: int, good: bool, text: str) -> None:
+        nonlocal failed
+        failed += not good
+        seconds, one = time.monotonic() - began, CHAMPIONS[at]
+        print(f"{seconds:5.0f} s {'ok' if good else 'FAILED'}: {at} {one.kernel} {one.problem}: {text}", flush=True)
+
+    for at, one in chosen.items():
+        print(f"{at}: {one.kernel} {' '.join(f'{gene}={value}' for gene, value in one.genes.items())}", flush=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as threads:
-        paths = [Path(folder) / f"{one.kernel}_{at}" for at, one in enumerate(chosen)]
+        paths = {at: Path(folder) / f"{one.kernel}_{at}" for at, one in chosen.items()}
+        runs = []
         with ProcessPoolExecutor(cores) as processes:
-            programs = list(processes.map(built, zip(chosen, paths, strict=True)))
-        texts: list[list[str]] = [[reason] for _, reason in programs]
-        good = [program is not None for program, _ in programs]
-        runs = [] if arguments.build else [(at, program) for at, (program, _) in enumerate(programs) if program]
-        for at, program in runs:  # one after another, because they are timed
-            code, text = finished([str(program)], arguments.seconds)
-            good[at] &= code == 0 and "PASS" in text
-            texts[at].append("PASS" if good[at] else f"exit code {code}: {text.strip()[-300:]}")
-        jobs = [(at, program, tool) for tool in TOOLS for at, program in runs]
-        answers = threads.map(lambda job: sanitized(job[1], chosen[job[0]].small, job[2], arguments.seconds), jobs)
-        for (at, _, _), (clean, text) in zip(jobs, answers, strict=True):
-            good[at] &= clean
-            texts[at].append(text)
-    for one, told, right in zip(chosen, texts, good, strict=True):
-        failed += not right
-        genes = " ".join(f"{gene}={value}" for gene, value in one.genes.items())
-        print(f"{'ok' if right else 'FAILED'}: {one.kernel} {one.problem} {genes}: {'; '.join(told)}", flush=True)
+            builds = {processes.submit(built, (one, paths[at])): at for at, one in chosen.items()}
+            for done in as_completed(builds):
+                at, reason = builds[done], done.result()
+                report(at, not reason, reason or "built")
+                if not reason and not arguments.build:
+                    runs.append(at)
+                    report(at, *plain(paths[at], arguments.seconds))  # one at a time, because programs print times
+        tools = {
+            threads.submit(sanitized, paths[at], chosen[at].small, tool, arguments.seconds): at
+            for tool in TOOLS
+            for at in runs
+        }
+        for one_run in as_completed(tools):
+            report(tools[one_run], *one_run.result())
     return int(failed > 0)
 
 

@@ -36,6 +36,7 @@ from typing import Any
 
 import hopper_paths  # noqa: F401 (finds the helpers)
 import parity_gate
+from drawn_candidates import drawn_candidates
 from model_accuracy import INSTRUCTIONS, accuracy
 from parity_candidates import FOLDERS
 from paths import KERNELS
@@ -120,18 +121,11 @@ def drawn(kernel: Kernel, group: Group, count: int, seed: int) -> list[Config]:
     problems = [kernel.problem(text) for text in group.problems]
     fixed = {**group.genes, "DEFECT": "none"}
     space = feasible_space(kernel, problems, chip(CHIP), {gene: (value,) for gene, value in fixed.items()})
-    rng = random.Random(seed)
-    found: dict[Config, None] = {}
-    while len(found) < count:
-        config = space.draw(rng)
-        if space.feasible(config):
-            found[config] = None
-    right = list(found)
     return [
         kernel.space.with_changes(config, {"DEFECT": ("first", "second")[at // DEFECT_EVERY % 2]})
         if at % DEFECT_EVERY == DEFECT_EVERY - 1
         else config
-        for at, config in enumerate(right)
+        for at, config in enumerate(drawn_candidates(space, random.Random(seed), count))
     ]
 
 

@@ -11,7 +11,7 @@ from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
-from evokern.declaration.feasibility import check
+from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.render import render
 from evokern.device.sim.jobs import SimSettings
@@ -60,9 +60,8 @@ def test_feasible_candidates_compile(architecture: str, chip: str) -> None:
     rng = random.Random(architecture)
     for text in ("2,8,512,64", "1,2,300,128,causal=1,dtype=u8"):
         problem = KERNEL.problem(text)
-        config = KERNEL.space.draw(rng)
-        while check(KERNEL, config, [problem], CHIPS[chip]) is not None:
-            config = KERNEL.space.draw(rng)
+        config = feasible_space(KERNEL, [problem], CHIPS[chip]).sample(rng)
+        assert config is not None
         built = render(KERNEL, config, problem)
         result = compile_program(built.source, built.name, built.headers, built.options, built.entries, architecture)
         assert not isinstance(result, CompileFailure), f"{dict(config)} at {problem}: {result}"

@@ -3,11 +3,11 @@
     python tests/scripts/feasible_space.py [--kernel NAME ...] [--only GENE=VALUE] [--count 2000] [--chip h200]
                                            [--launch] [--seconds 240]
 
-Without `--launch` no GPU is needed: candidates are compiled for the chip on every core, and nothing must be refused
-for shared memory or fail to compile. With it each one is also checked against the reference and launched in a live
-worker: no launch may fail for resources, and fewer than 2 % may crash. `--seconds` bounds the launches of one kernel;
-how many were reached is said. Prints two lines for each kernel, then each candidate that broke a rule or was wrong, and
-exits with 1 if a rule was broken. (fp16 accumulators may be wrong: no rule is broken by that.)
+Without `--launch`, no GPU is needed: all candidates are compiled for the chip on all cores, and nothing must be refused
+for shared memory or fail to compile. With `--launch`, a live worker also checks each candidate as soon as it is
+compiled, until `--seconds` for one kernel have passed: no launch may fail for resources, and fewer than 2 % may crash.
+Prints the progress, the counts of each kernel, and each candidate that broke a rule or was wrong. Exits with 1 if a
+rule was broken (wrong results break none, because fp16 accumulators may be wrong).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import json
 import os
 import random
 import time
-from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, deque
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from functools import cache
 
 import helpers_path  # noqa: F401 (finds the helpers)
+from drawn_candidates import drawn_candidates
 from paths import KERNELS
 
 from evokern.compile.build import Target, build
@@ -48,21 +49,16 @@ PROBLEMS = {
 RESOURCES = ("LAUNCH_OUT_OF_RESOURCES", "INVALID_VALUE", "INVALID_CONFIGURATION", "OUT_OF_MEMORY")
 """Parts of the names of CUDA errors that say that a launch asked for more than there is."""
 CRASHES_ALLOWED = 0.02
+PROGRESS_S = 5.0
+"""Seconds between lines that tell the progress."""
+Compiling = Future[tuple[str, str]]
 
 
 def drawn(kernel: Kernel, problem: str, chip: str, count: int, seed: int, only: str | None = None) -> list[Config]:
     """Return different feasible configurations, drawn at random, with `GENE=VALUE` of a mutation held."""
     genes = dict([only.split("=")]) if only else {}
     space = feasible_space(kernel, [kernel.problem(problem)], CHIPS[chip], {g: (v,) for g, v in genes.items()})
-    rng = random.Random(seed)
-    found: dict[Config, None] = {}
-    tries = 0
-    while len(found) < count and tries < 2000 * count:
-        tries += 1
-        config = space.draw(rng)
-        if space.feasible(config):
-            found[config] = None
-    return list(found)
+    return drawn_candidates(space, random.Random(seed), count)
 
 
 @cache
@@ -81,8 +77,10 @@ def compiled(job: tuple[str, str, str, Config]) -> tuple[str, str]:
     return "refused for shared memory" if shared else str(result.outcome.value), result.reason
 
 
-def launched(name: str, problem: str, configs: Sequence[Config], seconds: float) -> dict[int, Evaluation]:
-    """Return what a live worker says of each candidate that was reached in time."""
+def launched(
+    name: str, problem: str, compiles: Mapping[Compiling, Config], seconds: float
+) -> tuple[dict[Config, tuple[str, str]], dict[Config, Evaluation]]:
+    """Return how the compiles ended, and what a live worker says of the candidates that were reached in time."""
     from evokern.device.gpu.live import open_live
 
     kernel = _kernel(name)
@@ -90,27 +88,34 @@ def launched(name: str, problem: str, configs: Sequence[Config], seconds: float)
     timing = TimingSettings(min_samples=3, max_samples=3, sample_us=1.0, warmup_us=0.0)
     study = replace(find_study(PROBLEMS[name][1]), gate=gate, timing=timing, problems=(problem,), genes={})
     device = open_live("auto")
-    answers: dict[int, Evaluation] = {}
+    results: dict[Config, tuple[str, str]] = {}
+    answers: dict[Config, Evaluation] = {}
+    pending, ready, waiting = set(compiles), deque[Config](), dict[int, Config]()
+
+    def poll() -> None:
+        for answer in device.poll(0.2):
+            answers[waiting.pop(answer.number)] = answer.evaluation
+
     try:
         device.start(Task(kernel, (kernel.problem(problem),), study))
-        end = time.monotonic() + seconds
-        waiting = 0
-        for number, config in enumerate(configs):
-            if time.monotonic() > end:
-                break
-            device.submit(Request(number, config))
-            waiting += 1
-            while waiting >= device.window:
-                for answer in device.poll(1.0):
-                    answers[answer.number] = answer.evaluation
-                    waiting -= 1
-        while waiting and time.monotonic() < end + 60:
-            for answer in device.poll(1.0):
-                answers[answer.number] = answer.evaluation
-                waiting -= 1
+        began = told = time.monotonic()
+        while time.monotonic() < began + seconds and (pending or ready or waiting):
+            done, pending = wait(pending, 0.0 if waiting else 0.5, FIRST_COMPLETED)
+            results |= {compiles[compiling]: compiling.result() for compiling in done}
+            ready += [compiles[compiling] for compiling in done if compiling.result()[0] == "built"]
+            while ready and len(waiting) < device.window:
+                number = len(answers) + len(waiting)
+                waiting[number] = ready.popleft()
+                device.submit(Request(number, waiting[number]))
+            poll()
+            if time.monotonic() > told + PROGRESS_S:
+                told = time.monotonic()
+                print(f"{name}: {len(results)} compiled, {len(answers)} launched in {told - began:.0f} s", flush=True)
+        while waiting and time.monotonic() < began + seconds + 60:
+            poll()
     finally:
         device.close()
-    return answers
+    return results, answers
 
 
 def _for_resources(evaluation: Evaluation) -> bool:
@@ -123,24 +128,30 @@ def examine(name: str, arguments: argparse.Namespace) -> int:
     problem = arguments.problem or PROBLEMS[name][0]
     configs = drawn(_kernel(name), problem, arguments.chip, arguments.count, arguments.seed, arguments.only)
     began = time.monotonic()
+    answers: dict[Config, Evaluation] = {}
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        results = list(pool.map(compiled, [(name, problem, arguments.chip, c) for c in configs], chunksize=4))
-    counts = Counter(how for how, _ in results)
+        compiles = {pool.submit(compiled, (name, problem, arguments.chip, config)): config for config in configs}
+        if arguments.launch:
+            results, answers = launched(name, problem, compiles, arguments.seconds)
+            pool.shutdown(cancel_futures=True)
+        else:
+            results = {config: compiling.result() for compiling, config in compiles.items()}
+    counts = Counter(how for how, _ in results.values())
     text = ", ".join(f"{count} {how}" for how, count in counts.most_common())
     print(f"{name} at {problem}: {len(configs)} feasible candidates; {text}; {time.monotonic() - began:.0f} s")
-    bad = [(c, how, why) for c, (how, why) in zip(configs, results, strict=True) if how != "built"]
+    bad = [(config, how, why) for config, (how, why) in results.items() if how != "built"]
     broken = len(bad)
     if arguments.launch:
-        good = [config for config, (how, _) in zip(configs, results, strict=True) if how == "built"]
-        answers = launched(name, problem, good, arguments.seconds)
         ends = Counter(e.outcome.value for e in answers.values())
         resources = sum(map(_for_resources, answers.values()))
         crashes = ends["crashed"] + ends["hung"]
         text = ", ".join(f"{count} {how}" for how, count in ends.most_common())
-        print(f"{name}: {len(answers)} of {len(good)} launched; {text}; {resources} launches failed for resources")
+        print(
+            f"{name}: {len(answers)} of {counts['built']} launched; {text}; {resources} launches failed for resources"
+        )
         broken += resources + (crashes > CRASHES_ALLOWED * max(1, len(answers)))
         unsound = (Outcome.CRASHED, Outcome.HUNG, Outcome.WRONG)
-        bad += [(good[n], e.outcome.value, e.reason) for n, e in answers.items() if e.outcome in unsound]
+        bad += [(config, e.outcome.value, e.reason) for config, e in answers.items() if e.outcome in unsound]
     for config, how, why in bad[: arguments.show]:
         print(json.dumps({"kernel": name, "how": how, "why": why, "config": dict(config)}))
     return broken

@@ -60,12 +60,10 @@ def drawn(kernel: Kernel, count: int, seed: int, chip: str) -> Iterator[tuple[st
     while len(seen) < count:
         (gene, value), text = next(pairs), next(problems)
         space = feasible_space(kernel, [kernel.problem(text)], CHIPS[chip], {gene: (value,)})
-        for _ in range(TRIES):
-            config = space.draw(rng)
-            if space.feasible(config) and (text, config) not in seen:
-                seen.add((text, config))
-                yield text, config
-                break
+        config = space.sample(rng, TRIES)
+        if config is not None and (text, config) not in seen:
+            seen.add((text, config))
+            yield text, config
 
 
 def compiled(folder: Path, config: Config, problem: Problem, architecture: str) -> tuple[str, str]:

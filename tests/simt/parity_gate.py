@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from drawn_candidates import drawn_candidates
 from parity_candidates import FOLDERS
 
 from evokern.compile.build import Target, build
@@ -24,7 +25,7 @@ from evokern.device.opening import open_device
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.gate import RunFailed
-from evokern.hardware.profiles import CHIPS, Profile, chip
+from evokern.hardware.profiles import CHIPS, chip
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.settings import GateSettings, SimulationSettings, Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome
@@ -89,18 +90,6 @@ def near(evidence: Mapping[str, Any]) -> bool:
     return float(evidence.get("over", "inf")) <= BORDERLINE
 
 
-def drawn(task: Task, profile: Profile, count: int, seed: int) -> list[Config]:
-    """Return distinct random candidates that are feasible on a chip."""
-    space = feasible_space(task.kernel, task.problems, profile)
-    rng = random.Random(seed)
-    found: dict[Config, None] = {}
-    while len(found) < count:
-        config = space.draw(rng)
-        if space.feasible(config):
-            found[config] = None
-    return list(found)
-
-
 def compared(kernel: str, problem: str, count: int, seed: int) -> list[dict[str, Any]]:
     """Return, for each of `count` random candidates, what both gates said of it: nothing where it passed.
 
@@ -116,7 +105,8 @@ def compared(kernel: str, problem: str, count: int, seed: int) -> list[dict[str,
     name = next((name for name, known in CHIPS.items() if known.model == model), None)
     if name is None:
         raise LookupError(f"no data sheet of {model}")
-    configs = drawn(task, profile, count, seed)
+    space = feasible_space(loaded, task.problems, profile)
+    configs = drawn_candidates(space, random.Random(seed), count)
     cores = len(os.sched_getaffinity(0))
     # A process per core, each with one thread: those of its linear algebra would get in the others' way.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
