@@ -1,5 +1,5 @@
 // Copies by the copy engine of compute capability 9.0 between global and shared memory: one thread starts a copy of
-// a whole tile (PTX ISA, "Data Movement and Conversion Instructions: Tensor copy").
+// a whole tile (PTX ISA, "Data Movement and Conversion Instructions: Bulk copy" and "Tensor copy").
 #pragma once
 
 #include "../common/types.cuh"
@@ -13,6 +13,17 @@ struct alignas(64) TensorMap {
 /// Loads the map to the cache for maps ("prefetch", .tensormap).
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// Loads contiguous bytes, a multiple of 16, and completes them at the barrier ("cp.async.bulk").
+__device__ __forceinline__ void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+/// Stores contiguous bytes, a multiple of 16, as part of the thread's next group ("cp.async.bulk").
+__device__ __forceinline__ void bulk_store(void* global, u32 shared, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes) : "memory");
 }
 
 #define TILE_LOAD "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -50,4 +61,9 @@ __device__ __forceinline__ void bulk_commit_group() { asm volatile("cp.async.bul
 template <int PENDING>
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+/// Waits until at most PENDING groups are incomplete; their writes are then visible to this thread.
+template <int PENDING>
+__device__ __forceinline__ void bulk_wait_group() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
