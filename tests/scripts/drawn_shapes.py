@@ -1,6 +1,7 @@
 """Searches shapes that nobody chose, and compares each champion with every installed peer in interleaved rounds.
 
-    python tests/scripts/drawn_shapes.py FOLDER attention|matmul [--seconds 450] [--each 60s] [--peers SITE] [--named] [--seed 56]
+    python tests/scripts/drawn_shapes.py FOLDER attention|matmul [--seconds 450] [--each 60s]
+        [--peers SITE] [--named] [--seed 56]
 
 Each call works for about `--seconds` and continues in the next call; repeat the command until it prints `done`. The
 first step is a search of `--each` for each shape, without the packages in `--peers`. The second step compiles these
