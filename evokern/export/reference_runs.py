@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.export.bound_check import SOURCES, BoundFunction, ExportedLimit, SampledField, growth
+from evokern.export.bound_check import SOURCES, BoundFunction, ExportedLimit, growth
 from evokern.export.formula import member
 from evokern.export.launcher import number
+from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces
 
 WHOLE_S = 5.0
