@@ -204,7 +204,7 @@ STUDY_SHARE = 0.5
 DRAWN = 48
 """Number of rows to choose the most uncertain one from."""
 EXPLORED = 256
-"""Number of rows to choose from after a first generation in which nothing was right."""
+"""Number of rows to choose from after a first generation without correct candidates."""
 
 
 def size(pool: Pool, prior: StudyPrior | None) -> int:
@@ -239,7 +239,7 @@ def propose(
         seen: Known trials.
         prior: Warm start.
         rng: Random generator.
-        exploration: Value of each row after a first generation in which nothing was right; None before.
+        exploration: Value of each row after a first generation without correct candidates; None before.
     """
     genome = pool.genome
     tried = int((seen.operators == OPERATORS.index("prior")).sum())

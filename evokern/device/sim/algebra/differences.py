@@ -33,8 +33,8 @@ from evokern.simt import Array, WriteRecord, recording
 from evokern.study.settings import GateSettings, SimulationSettings
 
 CONFIRMATIONS, ROOT_CONFIRMATIONS = INPUTS - 1, 10
-"""Runs that must show a difference. With a square root, half of the correct rows differ in each run, so that one more
-run is needed each time the number of elements doubles."""
+"""Runs that must show a difference. With a square root, half of the correct rows differ in each run. One more run is
+thus needed each time the number of elements doubles."""
 MOST_CONSTANTS = 4
 """Number of constants to name."""
 UNSTABLE = "other elements differ on other inputs, so a rounded value decides, or the sign of a square root"
