@@ -38,21 +38,6 @@ def reference_runs(
         limits: allowed error of each output.
     """
     used = dict.fromkeys(limit.function.name for limit in limits.values() if limit.function is not None)
-    texts = [SOURCES[name] for name in used]
-    texts.append(_run(kernel, problem, traces, by_role, sampled, limits))
-    if sampled:
-        texts.append(_within(sampled))
-    return "\n".join(texts)
-
-
-def _run(
-    kernel: Kernel,
-    problem: Problem,
-    traces: Traces,
-    by_role: Mapping[str, Sequence[str]],
-    sampled: Sequence[SampledField],
-    limits: Mapping[str, ExportedLimit],
-) -> str:
     position = {one.name: index for index, one in enumerate(sampled)}
     parts = {name: f"part_{index}" for index, name in enumerate(by_role["input"])}
     lines = [
@@ -91,7 +76,8 @@ def _run(
         if limit.function is not None:
             call = _call(limit.function, of, traces, growth(kernel, problem, traces))
             lines.append(f"  {limit.function.name}(expected[{by_role['output'].index(name)}], {call});")
-    return "\n".join([*lines, "  return expected;", "}", ""])
+    lines += ["  return expected;", "}", ""]
+    return "\n".join([*(SOURCES[name] for name in used), *lines, *([_within(sampled)] if sampled else ())])
 
 
 def _vectors(inputs: Sequence[str], sampled: Sequence[SampledField]) -> list[str]:

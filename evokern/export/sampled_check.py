@@ -57,8 +57,8 @@ def sampled_fields(kernel: Kernel, config: Config, problem: Problem, traces: Tra
 def _candidates(kernel: Kernel, traces: Traces) -> list[SampledField]:
     """Return the fields that are the extent of one axis in every output, and of at most one axis in every input."""
     found = []
-    for entry in kernel.fields:
-        if entry.name not in traces.fields or entry.choices:
+    for entry in kernel.free_fields:
+        if entry.name not in traces.fields:
             continue
         axes: dict[str, list[int]] = {}
         for name, tensor in traces.tensors.items():
@@ -93,7 +93,7 @@ def _agrees(
 ) -> bool:
     import torch
 
-    from evokern.analysis.check.folder import draw_inputs
+    from evokern.analysis.check.reference_check import draw_inputs
 
     tensors = kernel.workload.tensors(problem, config)
     picked = {one.name: _picked(int(problem[one.name]), one.step, rng) for one in fields}
