@@ -18,7 +18,6 @@ from evokern.errors import SourceError
 from evokern.hardware.profiles import Profile
 from evokern.ptx.program import PtxProgram
 from evokern.ptx.syntax import Immediate
-from evokern.simt.registers import immediate_bits
 
 EXACT_BITS, ROUNDED = 12, 2.0**-22
 """A constant with at most this many significant bits is exact; relative error of a product of rounded constants."""
@@ -99,7 +98,7 @@ class ProofPrograms:
             for item in entry.instructions
             for one in item.operands
             if isinstance(one, Immediate) and one.kind in ("f32", "f64")
-            if math.isfinite(value := float(immediate_bits(one, one.kind)[0])) and value
+            if math.isfinite(value := one.number) and value
         ]
         return frozenset(value for value, hidden in found if not hidden), frozenset(value for value, _ in found)
 
