@@ -1,19 +1,21 @@
-# make search   search for the fastest variant of the default study
-# make test     lint, types, tests
-# make test-fast   the tests of the inner loop: a minute and a half at most on two cores, some of every room
-# make bench-sampler SPACES=FOLDER ARGS='--repeats 20'   samplers on recorded spaces (tests/bench/README.md)
-# By hand: make setup CUDA=12|13|none TORCH=2.13.0 PYTHON=python3.12 SYSTEM=1 (the README says when)
+# make search      search for the fastest variant of the default study
+# make test        run lint, type checks and tests
+# make test-fast   run fast tests of every subpackage; takes at most 90 seconds on two cores
+# make bench-sampler SPACES=FOLDER ARGS='--repeats 20'
+#                  compare samplers on recorded spaces (tests/bench/README.md)
+# make setup CUDA=12|13|none TORCH=2.13.0 PYTHON=python3.12 SYSTEM=1
+#                  choose the packages yourself (README.md explains the settings)
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; exit; }; \
 	done; echo python3)
 BIN := .venv/bin
-# one more than the cores of a small machine: tests wait for processes and clocks in a third of their time
+# One more than the cores of a small machine, because tests wait for processes and clocks a third of the time.
 WORKERS ?= 3
-# only what is given on make's own command line: an environment may well hold a CUDA of its own
+# Use only settings from make's command line; the environment may contain an unrelated variable CUDA.
 SETTINGS := $(foreach s,CUDA TORCH SYSTEM EXTRAS PIP_ARGS,$(if $(findstring command,$(origin $(s))),'$(s)=$($(s))'))
 
-# Tests start hundreds of processes; each would compile the package anew.
+# Tests start hundreds of processes. Without bytecode files, each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup search test tests test-fast lint bench-sampler clean
@@ -24,15 +26,16 @@ setup:
 search: setup
 	$(BIN)/evokern search $(ARGS)
 
-# mypy has one process, and tests leave cores idle now and then: side by side.
+# Lint and tests run concurrently, because mypy uses one process and tests sometimes leave cores idle.
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 lint tests
 
-# Each worker begins with files of its own (what a module makes is made once) and helps the other at the end.
+# Each worker starts with whole files, so that fixtures of a module run once. At the end, idle workers take tests from
+# other workers.
 tests:
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-# What takes seconds carries the marker `thorough`; the slowest are listed, so that one that lacks it is seen.
+# Tests that take seconds have the marker `thorough`. The slowest tests are listed, to show tests without this marker.
 test-fast: setup
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not gpu and not slow and not thorough" --timeout 60 --durations 5 \
 		--durations-min 3 $(ARGS)
@@ -44,7 +47,7 @@ lint: setup
 	$(BIN)/python docs/lint_words.py
 
 bench-sampler: setup
-	@test -d "$(SPACES)" || { echo "SPACES=FOLDER with recorded spaces is missing; tests/bench/README.md says where they come from"; exit 2; }
+	@test -d "$(SPACES)" || { echo "SPACES is not set; use SPACES=FOLDER with recorded spaces (see tests/bench/README.md)"; exit 2; }
 	@$(BIN)/python -c 'import autotuning_methodology, kernel_tuner' 2>/dev/null || $(BIN)/python -m pip install --quiet \
 		$(addprefix --constraint ,$(wildcard .venv/constraints.txt)) --editable '.[bench]'
 	$(BIN)/python tests/bench/samplers.py "$(SPACES)" $(ARGS)

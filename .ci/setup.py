@@ -1,8 +1,8 @@
-"""Make `.venv`: choose CuPy and torch by the driver this machine has, install the project, do nothing when up to date.
+"""Create or update `.venv`: choose CuPy and torch for the driver of this machine, and install the project.
 
-Run by `make setup` with settings as arguments (the README lists them): CUDA=12|13|none|auto, TORCH=VERSION, SYSTEM=1,
-EXTRAS=a,b and PIP_ARGS. They are remembered in `.venv`, so that a later `make search` keeps them. Standard library
-only, because nothing is installed yet.
+`make setup` passes settings as arguments (see README.md): CUDA=12|13|none|auto, TORCH=VERSION, SYSTEM=1, EXTRAS=a,b
+and PIP_ARGS. The settings are stored in `.venv`, so that a later `make search` uses them too. The script does nothing
+if `.venv` is up to date. It uses only the standard library, because no package is installed yet.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ STAMP = VENV / "evokern-setup.json"
 SETTINGS = ("CUDA", "TORCH", "SYSTEM", "EXTRAS", "PIP_ARGS")
 
 TORCH = {"13": "2.13.0", "12": "2.9.1", "none": "2.13.0"}
-"""PyPI's builds of torch: 2.13.0 carries CUDA 13.0, 2.9.1 CUDA 12.8 (runs on every CUDA 12 driver)."""
+"""CUDA → version of torch on PyPI: 2.13.0 contains CUDA 13.0; 2.9.1 contains CUDA 12.8, for every CUDA 12 driver."""
 NOT_COMPILED = (
     r"/(tests?|testing|benchmarks?)/"
     r"|/(pip|setuptools|sympy|mpmath|networkx|cupyx|torchgen|mypyc?)/"
     r"|/torch/(_inductor|_dynamo|_export|distributed|onnx)/"
 )
-"""What nothing here imports, or little of: it is compiled when it is imported, if ever."""
+"""Folders that evokern rarely imports; Python compiles their files when they are imported."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def main(arguments: list[str]) -> int:
-    """Bring `.venv` up to date and say what was chosen."""
-    if sys.version_info < (3, 11):  # noqa: UP036 (this runs before anything could have refused an older Python)
+    """Update `.venv` and print the chosen packages."""
+    if sys.version_info < (3, 11):  # noqa: UP036 (no other code rejects an older Python before this line)
         return fail(f"Python {platform.python_version()} is too old; evokern needs 3.11: make setup PYTHON=python3.11")
     before = json.loads(STAMP.read_text()) if STAMP.is_file() else {}
     settings = before.get("settings", {}) | dict(argument.split("=", 1) for argument in arguments)
     unknown = [name for name in settings if name not in SETTINGS]
     if unknown:
-        return fail(f"there is no setting {unknown[0]}; there are {', '.join(SETTINGS)}")
+        return fail(f"there is no setting {unknown[0]}; use {', '.join(SETTINGS)}")
     cuda, why = choose_cuda(settings.get("CUDA", ""))
     if cuda not in TORCH:
         return fail(why)
@@ -66,21 +66,21 @@ def main(arguments: list[str]) -> int:
             command += ["--extra-index-url", CPU_INDEX]
     command += [*shlex.split(settings.get("PIP_ARGS", "")), "--editable", f"{ROOT}[{extras}]"]
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
-        return fail("pip failed; its message stands above. The README, under Set-up, shows how to choose by hand")
-    # pip compiles one file after the other, what nobody imports too. A file that does not compile is not imported here.
+        return fail("pip failed, see its message above. To choose the packages yourself, see Set-up in README.md")
+    # pip would compile all files, one after another. Files that do not compile are not imported by evokern.
     subprocess.run([python, "-m", "compileall", "-qq", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")])
     if not system:
         constraints.replace(VENV / "constraints.txt")
     STAMP.write_text(json.dumps(state))
-    print("setup: done; .venv/bin/evokern doctor shows what this machine has", flush=True)
+    print("setup: done; run .venv/bin/evokern doctor to check this machine", flush=True)
     return 0
 
 
 def choose_cuda(asked: str) -> tuple[str, str]:
-    """Return `12`, `13` or `none`, and why; an empty choice comes with what to do."""
+    """Return `12`, `13` or `none`, and the reason; if there is no choice, an empty string and the remedy."""
     word = asked.strip().lower().removeprefix("cuda")
     if word in TORCH:
-        return word, f"CUDA={asked} was asked for"
+        return word, f"CUDA={asked} is set"
     if word not in ("", "auto"):
         return "", f"CUDA={asked} is neither 12, 13, none nor auto"
     driver = load_driver_module().probe()
@@ -93,7 +93,7 @@ def choose_cuda(asked: str) -> tuple[str, str]:
 
 
 def load_driver_module():
-    """Load `evokern/hardware/driver.py` alone: the package itself needs what is not installed yet."""
+    """Load only `evokern/hardware/driver.py`; the package needs modules that are not installed yet."""
     spec = importlib.util.spec_from_file_location("evokern_driver", ROOT / "evokern" / "hardware" / "driver.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -102,7 +102,7 @@ def load_driver_module():
 
 
 def make_environment(system: bool) -> None:
-    """Create `.venv` where it is missing, was made by another Python, or sees the system's packages unlike asked."""
+    """Create `.venv` if it is missing, belongs to another Python, or has another setting of SYSTEM."""
     settings = VENV / "pyvenv.cfg"
     text = settings.read_text() if settings.is_file() else ""
     visible = "include-system-site-packages = true" in text
@@ -112,7 +112,7 @@ def make_environment(system: bool) -> None:
 
 
 def reachable(index: str) -> bool:
-    """Whether an index answers within five seconds (pip itself would retry for minutes)."""
+    """Return whether a package index answers within five seconds; pip would retry for minutes."""
     try:
         with urllib.request.urlopen(f"{index}/", timeout=5) as answer:
             return answer.status == 200
@@ -121,7 +121,7 @@ def reachable(index: str) -> bool:
 
 
 def digest() -> str:
-    """Identify the interpreter, the place and the files that decide what is installed."""
+    """Return a digest of the interpreter, the folder, and the files that determine the installed packages."""
     state = hashlib.sha256(f"{platform.python_version()} {ROOT}".encode())
     for path in (ROOT / "pyproject.toml", Path(__file__)):
         state.update(path.read_bytes())
@@ -129,7 +129,7 @@ def digest() -> str:
 
 
 def fail(message: str) -> int:
-    """Print what is wrong and what to do."""
+    """Print an error message and return the exit code."""
     print(f"setup: {message}", file=sys.stderr)
     return 1
 

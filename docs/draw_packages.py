@@ -29,13 +29,13 @@ LINE = 15
 LETTER = 6.7
 """Width of a letter of a description, pixels."""
 WRAP = 30
-"""Letters of a line of a description."""
+"""Number of letters in a line of a description."""
 GAP, RISE, EDGE = 26, 56, 24
-"""Pixels between boxes, between layers, and around all."""
+"""Pixels between boxes, between layers, and around the picture."""
 PASSAGE = 14.0
-"""Pixels that an arrow takes on its way through a layer."""
+"""Width in pixels of an arrow's passage through a layer."""
 SWEEPS = 12
-"""Passes that bring connected boxes near one another."""
+"""Number of passes that move connected boxes closer to each other."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Package:
     """A box of the picture."""
 
     name: str
-    """Its folder or module."""
+    """Name of the folder or module."""
     parts: tuple[str, ...]
-    """Folders inside it."""
+    """Folders inside the package."""
     lines: tuple[str, ...]
-    """Purpose, wrapped."""
+    """Lines of the description."""
 
     @property
     def width(self) -> float:
@@ -92,7 +92,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def edges_of(root: Path, packages: Mapping[str, Package]) -> Edges:
-    """Return which package imports which."""
+    """Return the packages that each package imports."""
     edges: Edges = {name: set() for name in packages}
     for path in sorted(root.rglob("*.py")):
         package = path.relative_to(root).parts[0].removesuffix(".py")
@@ -105,7 +105,7 @@ def edges_of(root: Path, packages: Mapping[str, Package]) -> Edges:
 
 
 def layers_of(edges: Edges) -> dict[str, int]:
-    """Return the layer of each package: one above the highest that it imports.
+    """Return the layer of each package: one above the highest package that it imports.
 
     Raises:
         ValueError: packages import each other.
@@ -120,7 +120,7 @@ def layers_of(edges: Edges) -> dict[str, int]:
 
 
 def reduced(edges: Edges) -> Edges:
-    """Return the edges that no longer path replaces."""
+    """Return the edges, without those for which a longer path exists."""
 
     def reach(name: str) -> set[str]:
         return set().union(edges[name], *(reach(other) for other in edges[name]))
@@ -129,7 +129,7 @@ def reduced(edges: Edges) -> Edges:
 
 
 def with_passages(edges: Edges, layers: Mapping[str, int]) -> tuple[Edges, dict[str, int]]:
-    """Return edges from each layer to the next only: a longer one passes through a place of its own in each between."""
+    """Return edges between adjacent layers; a longer edge gets a passage in each layer that it crosses."""
     short: Edges = {name: set() for name in edges}
     where = dict(layers)
     for name, others in edges.items():
@@ -146,7 +146,7 @@ def with_passages(edges: Edges, layers: Mapping[str, int]) -> tuple[Edges, dict[
 
 
 def arranged(edges: Edges, layers: Mapping[str, int]) -> list[list[str]]:
-    """Return what is in each layer from left to right, the lowest layer first, connected ones near one another."""
+    """Return the content of each layer from left to right, lowest layer first, with connected boxes close together."""
     rows = [[name for name in edges if layers[name] == layer] for layer in range(max(layers.values()) + 1)]
     near: Edges = {name: set(others) for name, others in edges.items()}
     for name, others in edges.items():
@@ -195,7 +195,7 @@ def draw(root: Path = PACKAGE) -> str:
 
 
 def _arrow(edges: Edges, place: Mapping[str, tuple[float, float, float]], name: str, other: str) -> str:
-    """Return an arrow from a package down to another one, through the passages between."""
+    """Return an arrow from a package down to another one, through the passages of the layers between them."""
     x, _, y = place[name]
     path = f"M{x:.0f} {y:.0f}"
     while True:
@@ -220,7 +220,7 @@ def _box(package: Package, x: float, y: float) -> str:
 
 
 def main() -> None:
-    """Write the picture; with `--check` end with 1 where the one that is there differs."""
+    """Write the picture; with `--check`, only return 1 if the existing picture differs."""
     picture = draw()
     if "--check" in sys.argv:
         sys.exit(int(picture != PICTURE.read_text("utf-8")))

@@ -53,18 +53,18 @@ BANNED = {
 """Word or phrase (a regular expression, matched between word boundaries) and what to write instead."""
 WORD = re.compile(r"(?<![\w-])(?:" + "|".join(f"(?:{one})" for one in BANNED) + r")(?![\w-])", re.IGNORECASE)
 SUBJECT = re.compile(r"(?:^|(?<=[.:;|] ))(?:What|Who|Whom|Which|Whoever|Whatever) [^?]*$")
-"""A sentence with a question word as its subject; a question is none."""
+"""Pattern of a statement whose subject is a question word."""
 DATED = re.compile(r"\b20\d\d-\d\d-\d\d\b|±")
 MAX_WORDS = 25
-"""Words of a sentence; a code span counts as one."""
+"""Maximum number of words in a sentence; a code span counts as one word."""
 MAX_LINE = 120
-"""Characters of a line of a page, outside tables and code."""
+"""Maximum number of characters in a line of a page, outside tables and code."""
 MARKER = re.compile(r"\bwords: \S")
 WHOLE_FILE = re.compile(r"\bwords, whole file: \S")
 
 
 class Text(NamedTuple):
-    """One text and its place."""
+    """One text and its location."""
 
     file: Path
     line: int
@@ -73,11 +73,11 @@ class Text(NamedTuple):
 
 
 Reader = Callable[[Path, list[str]], Iterator[Text]]
-"""Returns the texts of a file from its lines."""
+"""Function that returns the texts of a file, given its lines."""
 
 
 def main(names: list[str]) -> int:
-    """Print what breaks the rules; return 1 if anything does."""
+    """Print the violations of the rules; return 1 if there are any."""
     files = [Path(name).resolve() for name in names] or sorted(readable())
     found = [one for file in files for one in problems(file)]
     if not names:
@@ -90,7 +90,7 @@ def main(names: list[str]) -> int:
 
 
 def readable() -> Iterator[Path]:
-    """Return the files with texts for people."""
+    """Return the files whose texts are checked."""
     for name in _git("ls-files", "--cached", "--others", "--exclude-standard"):
         file = ROOT / name
         if not file.is_file() or name == "docs/lint_words.py":
@@ -101,7 +101,7 @@ def readable() -> Iterator[Path]:
 
 
 def problems(file: Path) -> list[str]:
-    """Return a line for each place of a file that breaks a rule."""
+    """Return a line for each violation in a file."""
     lines = file.read_text(encoding="utf-8").splitlines()
     if any(WHOLE_FILE.search(line) for line in lines[:3]):
         return []
@@ -131,7 +131,7 @@ SENTENCE_END = re.compile(
 
 
 def page_problems(file: Path, lines: list[str]) -> list[str]:
-    """Return what a page's lines break: length, dates outside the laboratory notes."""
+    """Return the violations in the lines of a page: long lines, and dates outside the laboratory notes."""
     log = file.name in ("results.md", "CHANGELOG.md") or file.parent.name == "lab"
     found = []
     for number, line in _prose_lines(lines):
@@ -147,7 +147,7 @@ def page_problems(file: Path, lines: list[str]) -> list[str]:
 
 
 def _prose_lines(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Return number and text of the lines outside fenced code."""
+    """Return the numbers and texts of the lines outside fenced code."""
     fenced = False
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("```"):
@@ -198,7 +198,7 @@ def _python(file: Path, lines: list[str]) -> Iterator[Text]:
 
 
 def _commented(pattern: str) -> Reader:
-    """Return a reader of the comments that a pattern finds."""
+    """Return a function that reads the comments that match a pattern."""
 
     def read(file: Path, lines: list[str]) -> Iterator[Text]:
         text = "\n".join(lines)
@@ -220,12 +220,12 @@ READERS: dict[str, Reader] = {
 
 
 def _reader(file: Path) -> Reader | None:
-    """Return what reads the texts of a file, or None."""
+    """Return the function that reads the texts of a file, or None."""
     return READERS.get(file.suffix)
 
 
 def subjects() -> list[str]:
-    """Return the commits that the upstream branch lacks and whose subject breaks the rule.
+    """Return the commits without upstream copy whose subject breaks the rule.
 
     Without an upstream branch, all commits after the one that added this file count.
     """
@@ -245,7 +245,7 @@ def _git(*words: str) -> list[str]:
 
 
 def _instead(word: str) -> str:
-    """Return what to write instead of a banned word."""
+    """Return the replacement of a banned word."""
     return next(better for one, better in BANNED.items() if re.fullmatch(one, word, re.IGNORECASE))
 
 

@@ -11,7 +11,7 @@ import typer
 import evokern
 
 # ruff: noqa: F401 (each command registers itself; the help lists them in the order of these imports)
-from evokern.cli.commands import search, sweep, show, export, verify, evaluate, compare, report, sanitize  # isort: skip
+from evokern.cli.commands import search, sweep, show, export, verify, evaluate, compare, report, replay, sanitize  # isort: skip
 from evokern.cli.commands import profile, init, list_, doctor  # isort: skip
 from evokern.cli._command import INTERRUPTED, app, environment_error_message
 from evokern.cli._environment import escape_unencodable_text

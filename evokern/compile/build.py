@@ -10,9 +10,10 @@ from evokern.compile.cache import CompileCache, default_cache, program_key
 from evokern.compile.device_code import compile_device_code
 from evokern.compile.elf import is_readable, parameter_sizes
 from evokern.compile.fingerprint import fingerprint
+from evokern.compile.launch_attributes import RESIDENT_GRID
 from evokern.compile.module_state import heap_evidence, module_variables
 from evokern.compile.nvrtc import all_options, compiler_version, virtual_architecture
-from evokern.compile.occupancy import RESIDENT_GRID, cooperative_entries, launch_excess, resources
+from evokern.compile.occupancy import cooperative_entries, launch_excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.cuda_source import CudaSource, Include
 from evokern.declaration.feasibility import launches_of

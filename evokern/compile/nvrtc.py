@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.compile.elf import constant_symbols
-from evokern.compile.headers import OVERRIDES, TOOLKIT_HEADER, include_directories, nvrtc_options
+from evokern.compile.headers import OVERRIDES, TOOLKIT_HEADER, nvrtc_options
 from evokern.compile.records import CompileFailure, EntryUse, Program, entry_uses, failure
 from evokern.errors import DeviceError, InternalError
 from evokern.files import is_file
@@ -141,11 +141,6 @@ def compile_program(
 def virtual_architecture(compute_capability: tuple[int, int], suffix: str = "") -> str:
     """Return the compiler's name of a PTX target, for example `compute_90a`."""
     return f"compute_{compute_capability[0]}{compute_capability[1]}{suffix}"
-
-
-def include_paths() -> tuple[str, ...]:
-    """Return the include directories as strings, for the provenance of a study."""
-    return tuple(str(directory) for directory in include_directories())
 
 
 def _text(value: str | bytes) -> str:

@@ -475,6 +475,11 @@ class Kernel:
         """Names of the problem's fields."""
         return [entry.name for entry in self.fields]
 
+    @property
+    def free_fields(self) -> list[ProblemField]:
+        """Fields that accept every number in a range, and not only declared choices."""
+        return [entry for entry in self.fields if not entry.choices]
+
     def files(self) -> tuple[KernelFile, ...]:
         """Return all files of the kernel: sources, headers, declaration."""
         return self.content.files if self.content else kernel_files(self.folder, self.source)

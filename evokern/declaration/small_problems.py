@@ -61,11 +61,11 @@ def edge_problems(kernel: Kernel, config: Config, like: Problem, chip: Profile) 
     In two of them, all fields are smaller than most tiles. In each other one, a field is doubled until the grid has
     several blocks along it.
     """
-    names = [entry.name for entry in kernel.fields if not entry.choices]
+    names = [entry.name for entry in kernel.free_fields]
     base = like
     for divisor in (TINY, SMALLER):
         base = like
-        for entry in (one for one in kernel.fields if not one.choices):
+        for entry in kernel.free_fields:
             value = max(int(like[entry.name]) // divisor, entry.least, LEAST)
             for step in (entry.multiple_of, 8 * entry.multiple_of):  # vectors often have up to 8 elements
                 rounded = -(-value // step) * step
@@ -117,7 +117,7 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
 
 def is_fixed(kernel: Kernel) -> bool:
     """Return whether a kernel has only its study's shape, so that no smaller problem exists."""
-    return not kernel.workload.small_problems and all(entry.choices for entry in kernel.fields)
+    return not kernel.workload.small_problems and not kernel.free_fields
 
 
 def whole_tile_problem(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:
@@ -132,7 +132,7 @@ def whole_tile_problem(kernel: Kernel, config: Config, like: Problem, chip: Prof
         like: a problem of the study, used for fields with choices.
         chip: chip with the resource limits.
     """
-    names = [entry.name for entry in kernel.fields if not entry.choices]
+    names = [entry.name for entry in kernel.free_fields]
     values = [value for value in config.values() if isinstance(value, int) and 2 <= value <= MOST_TILE]
     products = (one * two for one in values for two in values)
     extents = sorted({*values, *(extent for extent in products if extent <= MOST_TILE)})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.export.bound_check import SOURCES, BoundFunction, ExportedLimit, SampledField, growth
+from evokern.export.bound_check import SOURCES, BoundFunction, ExportedLimit, growth
 from evokern.export.formula import member
 from evokern.export.launcher import number
+from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces
 
 WHOLE_S = 5.0
@@ -37,21 +38,6 @@ def reference_runs(
         limits: allowed error of each output.
     """
     used = dict.fromkeys(limit.function.name for limit in limits.values() if limit.function is not None)
-    texts = [SOURCES[name] for name in used]
-    texts.append(_run(kernel, problem, traces, by_role, sampled, limits))
-    if sampled:
-        texts.append(_within(sampled))
-    return "\n".join(texts)
-
-
-def _run(
-    kernel: Kernel,
-    problem: Problem,
-    traces: Traces,
-    by_role: Mapping[str, Sequence[str]],
-    sampled: Sequence[SampledField],
-    limits: Mapping[str, ExportedLimit],
-) -> str:
     position = {one.name: index for index, one in enumerate(sampled)}
     parts = {name: f"part_{index}" for index, name in enumerate(by_role["input"])}
     lines = [
@@ -90,7 +76,8 @@ def _run(
         if limit.function is not None:
             call = _call(limit.function, of, traces, growth(kernel, problem, traces))
             lines.append(f"  {limit.function.name}(expected[{by_role['output'].index(name)}], {call});")
-    return "\n".join([*lines, "  return expected;", "}", ""])
+    lines += ["  return expected;", "}", ""]
+    return "\n".join([*(SOURCES[name] for name in used), *lines, *([_within(sampled)] if sampled else ())])
 
 
 def _vectors(inputs: Sequence[str], sampled: Sequence[SampledField]) -> list[str]:

@@ -32,12 +32,13 @@ from evokern.export.banner import (
     parameters,
     shape_members,
 )
-from evokern.export.bound_check import ExportedLimit, SampledField, exported_limit, growth, sampled_fields
+from evokern.export.bound_check import ExportedLimit, exported_limit, growth
 from evokern.export.declared_state import restored_variables
 from evokern.export.formula import cpp_names
 from evokern.export.golden import Golden, at_study_shape, golden_check, golden_code, has_cpp_reference
 from evokern.export.launcher import MAP_ENCODER, elements, launch_body, number, pointer_alignment, shape_checks
 from evokern.export.reference_runs import reference_runs
+from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.sections import KernelSection, kernel_section, reference_section
 from evokern.export.trace import Traces, trace
 from evokern.hardware.profiles import Profile

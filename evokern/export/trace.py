@@ -80,7 +80,7 @@ def trace(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tr
     for paths in ([own, *others], [own])[not others :]:
         guards: dict[ShapeGuard, str] = {}
         launches, tensors = _merged(paths, 0, (), guards)
-        ranges = {f.name: (f.least, f.most) for f in kernel.fields if f.name in numeric and not f.choices}
+        ranges = {f.name: (f.least, f.most) for f in kernel.free_fields if f.name in numeric}
         traces = Traces(numeric, _essential(guards, ranges), launches, tensors)
         if _agrees(traces, kernel, config, problem, chip):
             return traces

@@ -8,7 +8,7 @@ from typing import Any
 
 from evokern import report
 from evokern.pack.tree import CAPABILITY, MODE, Box, Tree, regions
-from evokern.report.facts import TextTable
+from evokern.report.tables import TextTable
 from evokern.templating import environment
 from evokern.wording import microseconds
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from evokern.compile.occupancy import has_grid_barrier
+from evokern.compile.launch_attributes import has_grid_barrier
 from evokern.cuda_source.mangled import source_name
 from evokern.errors import SourceError
 from evokern.ptx.early_reads import early_reads

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from evokern.compile.occupancy import read_directives
+from evokern.compile.launch_attributes import read_directives
 from evokern.errors import SourceError
 from evokern.ptx.lines import LineTable
 from evokern.ptx.literals import read_integer, split_top

@@ -6,6 +6,7 @@ Section numbers in this package cite the PTX ISA reference, version 9.0
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 TYPE_BYTES: dict[str, int] = {
@@ -35,6 +36,12 @@ class Immediate:
     """Integer or floating-point value; for ``0f`` and ``0d`` literals, the bit pattern."""
     kind: str
     """``int``, ``f32`` (bits), ``f64`` (bits) or ``real`` (a decimal literal)."""
+
+    @property
+    def number(self) -> float:
+        """The number that a bit pattern represents; only for the kinds ``f32`` and ``f64``."""
+        size = TYPE_BYTES[self.kind]
+        return float(struct.unpack({4: "<f", 8: "<d"}[size], int(self.value).to_bytes(size, "little"))[0])
 
 
 @dataclass(frozen=True, slots=True)

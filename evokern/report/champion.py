@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evokern.report.facts import Facts, TextTable, clipped, flattened, plain
+from evokern.report.facts import Facts
 from evokern.report.plots import bars, change, number, percent
+from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
 from evokern.wording import GATE_COUNTS, count_noun, counts, limit_name, microseconds, stage_label
 

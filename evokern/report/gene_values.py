@@ -15,8 +15,9 @@ import numpy.typing as npt
 from evokern.analysis.control_verdict import TIE
 from evokern.declaration.genes import Gene, Value
 from evokern.declaration.space import Space
-from evokern.report.facts import Facts, clipped
+from evokern.report.facts import Facts
 from evokern.report.plot_marks import outcome_words
+from evokern.report.tables import clipped
 from evokern.samplers.genome import Genome
 from evokern.study.trial import Outcome
 from evokern.wording import count_noun, counts, microseconds

@@ -10,10 +10,11 @@ from typing import Any
 from evokern.analysis.genes.gene_report import is_decisive
 from evokern.declaration.genes import Value
 from evokern.report.advice import steps
-from evokern.report.facts import Cell, Facts, TextTable
+from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, genes_with_ablation_cost, important_genes, link_to, ordered
 from evokern.report.plots import bars
 from evokern.report.search_sections import slow_meaning
+from evokern.report.tables import Cell, TextTable
 from evokern.report.trial_counts import ValueFacts, pairs
 from evokern.wording import count_noun
 

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.report.facts import Facts, TextTable, flattened
+from evokern.report.facts import Facts
 from evokern.report.search_sections import slow_meaning
+from evokern.report.tables import TextTable, flattened
 from evokern.store import StudyRecord
 from evokern.wording import warm_start_text
 

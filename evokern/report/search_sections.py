@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.analysis.no_success import hints_of, stop_text
-from evokern.report.facts import Facts, TextTable
+from evokern.report.facts import Facts
 from evokern.report.gene_values import decisive_choice
 from evokern.report.plot_marks import CONTROL, MARKS, REFUTED, SLOW, mark_of, outcome_words
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
+from evokern.report.tables import TextTable
 from evokern.report.trial_counts import reasons
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial

@@ -9,8 +9,9 @@ from typing import Any
 
 from evokern.measurement.roofline import Rates
 from evokern.measurement.statistics import median
-from evokern.report.facts import Facts, TextTable
+from evokern.report.facts import Facts
 from evokern.report.plots import Axis, Plot, number, span
+from evokern.report.tables import TextTable
 from evokern.study.trial import Timing
 from evokern.wording import microseconds
 

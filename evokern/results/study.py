@@ -301,7 +301,8 @@ class StudyResults:
                 if trial is not None or problem:
                     name = {"t4": "a T4 file", "trace": "a trace"}[format]
                     raise UsageError(f"{name} contains all trials and problems; omit trial and problem")
-                from evokern.export.t4 import json_bytes, search_trace, t4
+                from evokern.export.search_trace import search_trace
+                from evokern.export.t4 import json_bytes, t4
 
                 made = t4(reader, record) if format == "t4" else search_trace(reader, record)
                 return _write(file, json_bytes(made, file))

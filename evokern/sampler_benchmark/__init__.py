@@ -50,7 +50,8 @@ def replay(
     Raises:
         UsageError: The recording cannot be read, a sampler is unknown, or a number is out of range.
     """
-    from evokern.sampler_benchmark.results import random_fractions, recording_notes, run_all, score
+    from evokern.sampler_benchmark.results import run_all
+    from evokern.sampler_benchmark.score import random_fractions, recording_notes, score
     from evokern.store import open_recording
     from evokern.study.options import parse_duration
 

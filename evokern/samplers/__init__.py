@@ -75,7 +75,7 @@ def make_sampler(
         evo: Sampler = _build(name, EvoSampler, options, **given)
         return evo
     if name == "grid":
-        from evokern.samplers._optuna import GridSampler
+        from evokern.samplers._grid import GridSampler
 
         grid: Sampler = _build(name, GridSampler, options, space=space)
         return grid

@@ -1,4 +1,4 @@
-"""Optuna's samplers with or without a guard, and the sampler `grid`.
+"""Optuna's samplers with or without a guard.
 
 The guard makes proposals feasible and new. It draws until a proposal is admissible. It then mutates the last draw,
 draws uniformly, and finally searches the whole grid, so it fails only when no configuration is left. It counts rejected
@@ -10,18 +10,16 @@ from __future__ import annotations
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from evokern.declaration.genes import Config
-from evokern.declaration.space import Space
 from evokern.errors import StudyError
 from evokern.samplers.contract import Explain, History, trial_seed
-from evokern.samplers.optuna_sampler import OptunaView
+from evokern.samplers.optuna_view import OptunaView
 from evokern.study.trial import Proposal
 
 BLIND_DRAWS = 2_000
@@ -165,22 +163,3 @@ def _one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-class GridSampler:
-    """Sampler that proposes every configuration once, including infeasible ones."""
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._cells: Iterator[Config] = space.grid()
-        self._next = 0
-
-    def propose(self, history: History, number: int) -> Proposal | None:
-        """Return cell `number` of the grid, or None past its end."""
-        if number < self._next:
-            self._cells, self._next = self._space.grid(), 0
-        cell = next(islice(self._cells, number - self._next, None), None)
-        self._next = number + 1
-        if cell is None:
-            return None
-        return Proposal(cell, {"operator": "grid"})

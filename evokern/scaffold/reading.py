@@ -14,7 +14,7 @@ from evokern.cuda_source.host import names_in, translated
 from evokern.cuda_source.mangled import BUILTIN_TYPES
 from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.statements import drop_unreferenced, entry_words
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
 from evokern.declaration.render import Rendered
 from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS, Profile

@@ -1,4 +1,4 @@
-"""Failures of a search: the recent ones for displays, and the rule that ends a search in which nothing is right.
+"""Failures of a search: the recent ones for displays, and the rule that ends a search without correct candidates.
 
 One cause that depends on no gene ends a search early. Every value of each gene that reaches its place must have failed.
 Genes that may be parts of one condition must have failed in every combination (`evokern.compile.failure_cause`). Too
@@ -115,7 +115,7 @@ class FailureWatch:
 
     @property
     def hopeless(self) -> bool:
-        """Whether nothing was right and either rule ends the search."""
+        """Whether no candidate was correct and either rule ends the search."""
         count = len(self._seen)
         if self._right or count < SAME_CAUSE:
             return False

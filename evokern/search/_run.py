@@ -224,7 +224,7 @@ def _one_session(
 
 
 def _failure_watch(target: SearchTarget, session: Session) -> FailureWatch:
-    """Return the rule that ends a search in which nothing is right; it ignores trials of earlier kernel code."""
+    """Return the rule that ends a search without correct candidates; it ignores trials of earlier kernel code."""
 
     def reaching(cause: Cause) -> frozenset[str]:
         if target.table is not None:  # a recording has no source

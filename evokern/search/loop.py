@@ -132,7 +132,7 @@ class Loop:
             limits: limits of the search.
             violation: returns the constraint that a configuration violates; None if it is feasible.
             control: the control's empty history and sampler, which proposes every second trial; None for no control.
-            watch: ends a search in which nothing is right; None for no such end.
+            watch: ends a search without correct candidates; None for no such end.
             before_s: study time of earlier sessions, in seconds.
             clock: returns seconds, from any origin.
             began: the clock's time at the session's start; None means now.
@@ -228,7 +228,7 @@ class Loop:
         return left
 
     def already_ended(self) -> EndReason | None:
-        """Return why the search has ended before a device opens: a limit is reached, or nothing is right; else None."""
+        """Return why the search has ended before a device opens (a limit, or no correct candidate), or None."""
         if self._over_budget():
             return "budget"
         limit = self._limits.trials
@@ -238,7 +238,7 @@ class Loop:
 
     @property
     def hopeless(self) -> bool:
-        """Whether nothing was right so far, and the search ends for that reason."""
+        """Whether the search ends because no candidate was correct so far."""
         return self._watch is not None and self._watch.hopeless
 
     def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[TrialResult]:

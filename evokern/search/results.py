@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused", "no_success"]
 """Reason why a session ended: budget used up, trial limit reached, search space exhausted, or interrupted by the user.
 
-`paused` means the end of its part of the study (`SessionPart`), and `no_success` that nothing was right
+`paused` means the end of its part of the study (`SessionPart`), and `no_success` that no candidate was correct
 (`FailureWatch`)."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evokern.compile.occupancy import LaunchAttributes
+from evokern.compile.launch_attributes import LaunchAttributes
 from evokern.cuda_source.mangled import source_name
 from evokern.declaration.kernel import Launch
 from evokern.errors import UsageError

@@ -5,7 +5,6 @@ Immediates are rows of length one, which NumPy broadcasts.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
 import numpy as np
@@ -66,12 +65,9 @@ def immediate_bits(operand: Immediate, type_name: str) -> Array:
     value = operand.value
     dtype = np.dtype(DTYPES[type_name])
     if operand.kind in ("f32", "f64"):
-        bits = int(value)
-        if type_name == "f64" and operand.kind == "f32":
-            return np.array([struct.unpack("<f", struct.pack("<I", bits))[0]], np.float64)
-        if type_name == "f32" and operand.kind == "f64":
-            return np.array([struct.unpack("<d", struct.pack("<Q", bits))[0]], np.float32)
-        return np.array([bits], np.dtype(f"u{dtype.itemsize}")).view(dtype)
+        if type_name in ("f32", "f64") and type_name != operand.kind:
+            return np.array([operand.number], dtype)
+        return np.array([int(value)], np.dtype(f"u{dtype.itemsize}")).view(dtype)
     if operand.kind == "real":
         return np.array(
             [value], np.float32 if type_name == "b32" else np.float64 if type_name == "b64" else dtype

@@ -167,7 +167,7 @@ class Logs:
 
     @contextmanager
     def kept_for_the_replacement(self) -> Iterator[None]:
-        """Return a context in which the connection may be closed: SQLite then removes the names, whatever they are."""
+        """Return a context for closing the connection, so that SQLite does not remove the files of a replacement."""
         self.remove()
         aside = {path: path.with_name(f"{path.name}.kept") for path in self._states if os.path.lexists(path)}
         for path, kept in aside.items():

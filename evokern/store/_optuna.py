@@ -23,7 +23,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.space import Space
 from evokern.errors import StoreError
 from evokern.samplers import TrialResult
-from evokern.samplers.optuna_sampler import constraint_attrs, distributions, state_of
+from evokern.samplers.optuna_view import constraint_attrs, distributions, state_of
 from evokern.store._files import TIMEOUT_S
 
 SCHEMA = (12, "v3.2.0.a")

@@ -61,7 +61,7 @@ NEIGHBOURS = "neighbours"
 """Kind of records with infeasible one-gene changes of a champion (`evokern.search.neighbours`)."""
 
 REMEASURED = "remeasured"
-"""Kind of records of a trial that another GPU measured again, because the times of its own GPU drifted
+"""Kind of records of a trial that another GPU measured again, because the first GPU's times drifted
 (`evokern.device.contract.Remeasures`)."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evokern import report
-from evokern.report.facts import TextTable
+from evokern.report.tables import TextTable
 from evokern.store import open_readonly
 from evokern.sweep.journal import Journal
 from evokern.sweep.plan import Sweep

@@ -29,7 +29,7 @@ class SweepRequest:
     inputs: str | None = None
     """`normal`: check candidates on normal inputs only."""
     keep_going: bool = False
-    """Whether to continue studies in which nothing was right."""
+    """Whether to continue studies without correct candidates."""
     verify: bool = True
     """Whether to verify champions."""
 

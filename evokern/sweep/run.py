@@ -104,7 +104,7 @@ class _SweepRun:
     def state(self, planned: PlannedStudy) -> StudyState:
         """Return a study's state, which is read again after each of its sessions."""
         if planned.name not in self._known:
-            # A study in which nothing was right is finished, unless this run is to continue it or may run other code.
+            # A study without correct candidates is finished, unless this run is to continue it or may run other code.
             retry = (self._request.keep_going or self._request.allow_changes) and planned.name not in self._ended
             self._known[planned.name] = state_of(planned, self._folder, retry=retry)
         return self._known[planned.name]

@@ -82,7 +82,7 @@ def state_of(planned: PlannedStudy, folder: Path, *, retry: bool = False) -> Stu
     Args:
         planned: study with the limits at which its search ends.
         folder: folder of the sweep.
-        retry: whether a search that stopped because nothing was right counts as unfinished.
+        retry: whether a search that stopped because no candidate was correct counts as unfinished.
 
     Raises:
         StoreError: its database cannot be read.

@@ -444,7 +444,7 @@ def test_work_that_contradicts_the_tensors_is_a_warning(folder: Path) -> None:
 @pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 def test_a_folder_name_is_not_compiled(tmp_path: Path) -> None:
     """The program that runs reference.h names neither folder nor buffer: quotes and line ends in them mean nothing."""
-    from evokern.analysis.check.folder import compare_with_cpp, python_reference, workload_tensors
+    from evokern.analysis.check.reference_check import compare_with_cpp, python_reference, workload_tensors
     from evokern.study.discovery import load_kernel
 
     odd = tmp_path / 'scale"\n#error "a folder\'s name'

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from evokern.compile.isolated import compile_ptx
-from evokern.compile.occupancy import (
+from evokern.compile.launch_attributes import (
     LaunchAttributes,
     extents,
     grid_excess,

@@ -15,7 +15,7 @@ from evokern.compile import headers
 from evokern.cuda_source import specialize
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.instrument import Compile, ConstantValue
-from evokern.cuda_source.specialize.statements import drop_unreferenced
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.declaration import render
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import load_kernel

@@ -18,14 +18,8 @@ from evokern.declaration.kernel import Problem, Tensor
 from evokern.doctor import host_compiler
 from evokern.export import checked
 from evokern.export.banner import Provenance
-from evokern.export.bound_check import (
-    SOURCES,
-    BoundFunction,
-    SampledField,
-    bound_function,
-    exported_limit,
-    sampled_fields,
-)
+from evokern.export.bound_check import SOURCES, BoundFunction, bound_function, exported_limit
+from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.standalone import standalone_program
 from evokern.export.trace import trace
 from evokern.hardware.profiles import CHIPS

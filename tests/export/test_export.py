@@ -26,9 +26,9 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Tolerance
 from evokern.doctor import host_compiler
 from evokern.export.banner import Provenance, build_commands
-from evokern.export.bound_check import sampled_fields
 from evokern.export.formula import Formula, cpp, evaluate, simplified
 from evokern.export.golden import golden_of
+from evokern.export.sampled_check import sampled_fields
 from evokern.export.standalone import device_code, standalone
 from evokern.export.trace import trace
 from evokern.export.traced import GuardRecorder, Traced

@@ -13,7 +13,7 @@ from edited_kernel import edited_kernel
 from engine_helpers import share_of_allowed
 from paths import KERNELS
 
-from evokern.analysis.check.folder import compare_with_cpp, python_reference
+from evokern.analysis.check.reference_check import compare_with_cpp, python_reference
 from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem

@@ -24,7 +24,8 @@ from evokern.errors import StudyError, UsageError
 from evokern.export.t4 import t4
 from evokern.report.pages.compare_page import replay_page
 from evokern.sampler_benchmark import Repeat, Settings, replay, results
-from evokern.sampler_benchmark.results import Curve, half_width, one_repeat, random_fractions, recording_notes, score
+from evokern.sampler_benchmark.results import Curve, one_repeat
+from evokern.sampler_benchmark.score import half_width, random_fractions, recording_notes, score
 from evokern.samplers import Sampler, make_sampler
 from evokern.store import open_readonly, open_recording
 from evokern.study.settings import Study

@@ -22,12 +22,14 @@ from evokern.samplers.contract import TrialResult
 from evokern.samplers.evo import EvoSampler
 from evokern.samplers.evo._candidates import elites_of, most_promising_feasible, neighbours
 from evokern.samplers.evo._features import features_of
+from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._generations import boundary
 from evokern.samplers.evo._model import LINEAR, Scale, TrainingTrials, fit, representative
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
-from evokern.samplers.evo._pool import FailureCounts, Pool, Validity
-from evokern.samplers.evo._prior import FROM_PRIOR, GOOD, MISJUDGED
+from evokern.samplers.evo._pool import Pool
+from evokern.samplers.evo._prior import GOOD, MISJUDGED
+from evokern.samplers.evo._validity import FailureCounts, Validity
 from evokern.samplers.genome import Genome, InertGenes
 from evokern.study.trial import Outcome, Proposal
 

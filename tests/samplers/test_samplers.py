@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from evokern.errors import StudyError
 from evokern.samplers import History, TrialResult, make_sampler, trial_seed
 from evokern.samplers.contract import constraints, objective
-from evokern.samplers.optuna_sampler import OptunaView
+from evokern.samplers.optuna_view import OptunaView
 from evokern.study.settings import SAMPLERS
 from evokern.study.trial import Evaluation, Outcome, Proposal, Timing, Trial
 

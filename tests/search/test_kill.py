@@ -23,7 +23,7 @@ from engine_helpers import small_table
 from search_process import KILLS, ended, marked, recorded, without_progress
 
 from evokern.samplers import TrialResult
-from evokern.samplers.optuna_sampler import state_of
+from evokern.samplers.optuna_view import state_of
 from evokern.store import open_readonly
 
 TRIALS = 40 if KILLS <= 10 else 400

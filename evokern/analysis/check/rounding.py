@@ -14,7 +14,8 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from evokern.analysis.check.folder import Folder, Result, Results, computed, inputs_of, workload_tensors
+from evokern.analysis.check.folder import Folder, Result, Results
+from evokern.analysis.check.reference_check import computed, inputs_of, workload_tensors
 from evokern.declaration.bounds import CustomBound, Elementwise, ErrorBound, Inputs, Sum, SumOfProducts
 from evokern.declaration.bounds.derived import derived_bound
 from evokern.declaration.kernel import SIGNIFICAND_BITS, Kernel, Problem, Tensor, Tolerance, unit_roundoff

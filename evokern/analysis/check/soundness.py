@@ -15,19 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from evokern.analysis.check.declaration import slow_function, varying_function
-from evokern.analysis.check.folder import (
+from evokern.analysis.check.folder import MOST_SMALL_BYTES, SAMPLE, Folder, Results, known_problems, problem_bytes
+from evokern.analysis.check.paths_check import loops_and_branches
+from evokern.analysis.check.reference_check import (
     MAX_RELATIVE_DIFFERENCE,
-    MOST_SMALL_BYTES,
-    SAMPLE,
-    Folder,
-    Results,
     compare_with_cpp,
-    known_problems,
-    problem_bytes,
     python_reference,
     workload_tensors,
 )
-from evokern.analysis.check.paths_check import loops_and_branches
 from evokern.analysis.check.rounding import rounding
 from evokern.analysis.check.simulated_run import check_small_problems, grid, own_problem, simulated_run
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts

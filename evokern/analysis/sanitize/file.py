@@ -30,7 +30,7 @@ from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction,
 from evokern.cuda_source.reader.finders import dynamic_arrays
 from evokern.cuda_source.reader.known_headers import toolkit_header
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.statements import drop_unreferenced
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated

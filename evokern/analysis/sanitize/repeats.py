@@ -161,11 +161,10 @@ class RepeatSearch:
         """Find a problem at which a loop repeats, or store why there is none."""
         results: set[Growth] = set()
         for base in bases:
-            for entry in self._kernel.fields:
-                if not entry.choices:
-                    results.add(self._grow(loop, base, entry.name))
-                    if "repeated" in results:
-                        return
+            for entry in self._kernel.free_fields:
+                results.add(self._grow(loop, base, entry.name))
+                if "repeated" in results:
+                    return
         kept = self._found.paths.loops[loop.place]
         if "too large" in results:
             several = of_several_blocks(self._kernel, self._config, bases, self._chip)
@@ -274,12 +273,10 @@ class RepeatSearch:
 def of_several_blocks(kernel: Kernel, config: Config, bases: Sequence[Problem], chip: Profile) -> Iterator[Problem]:
     """Yield small problems, and larger ones in case that the small ones have too few blocks."""
     yield from bases[:MOST_FEWER]
-    for entry in kernel.fields:
-        if not entry.choices:
-            changes = {entry.name: TIMES_LARGER * int(bases[0][entry.name])}
-            larger = runnable(kernel, config, bases[0], changes, chip)
-            if larger is not None:
-                yield larger
+    for entry in kernel.free_fields:
+        changes = {entry.name: TIMES_LARGER * int(bases[0][entry.name])}
+        if (larger := runnable(kernel, config, bases[0], changes, chip)) is not None:
+            yield larger
 
 
 def one_way_branches(
@@ -301,10 +298,9 @@ def one_way_branches(
     near = (
         found
         for problem in small
-        for entry in kernel.fields
+        for entry in kernel.free_fields
         for delta in (entry.multiple_of, -entry.multiple_of)
-        if not entry.choices
-        and (found := runnable(kernel, config, problem, {entry.name: int(problem[entry.name]) + delta}, runs.chip))
+        if (found := runnable(kernel, config, problem, {entry.name: int(problem[entry.name]) + delta}, runs.chip))
     )
     both: dict[tuple[str, int], Problem] = {}
     races = RaceCheck(runs)

@@ -249,7 +249,7 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
     steps = _steps(config)
     for delta in (1, -1, 3):
         for problem in base:
-            for name in [entry.name for entry in kernel.fields if not entry.choices]:
+            for name in [entry.name for entry in kernel.free_fields]:
                 near = problem_with(kernel, problem, {name: int(problem[name]) + delta})
                 if near and _runs(kernel, config, near, chip):
                     yield near

@@ -286,9 +286,10 @@ def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterato
     kernel, config, own = candidate.kernel, candidate.config, candidate.problems[0]
     problems = (one for one in chain([own], near_check.smaller(config, own)) if _affordable(candidate, one))
     for problem in islice(problems, 1):
-        for name in (entry.name for entry in kernel.fields if not entry.choices):
+        for entry in kernel.free_fields:
             for delta in NEAR:
-                near = runnable(kernel, config, problem, {name: int(problem[name]) + delta}, candidate.chip)
+                changes = {entry.name: int(problem[entry.name]) + delta}
+                near = runnable(kernel, config, problem, changes, candidate.chip)
                 if near is not None:
                     yield near
 

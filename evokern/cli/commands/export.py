@@ -268,7 +268,7 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
 
 
 def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
-    from evokern.export.t4 import search_trace
+    from evokern.export.search_trace import search_trace
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:

@@ -27,14 +27,8 @@ from evokern.cuda_source.specialize.conditionals import (
 from evokern.cuda_source.specialize.instrument import Compile, answer_edits, evaluate_questions
 from evokern.cuda_source.specialize.layout import Edit, Layout, apply, outside_strings, plain_lines, squeeze
 from evokern.cuda_source.specialize.questions import MUST_BE_CONSTANT, declarations_within, questions
-from evokern.cuda_source.specialize.statements import (
-    declarators,
-    declared_names,
-    drop_unreferenced,
-    entry_words,
-    skip_statement,
-    statement_starts,
-)
+from evokern.cuda_source.specialize.statements import declarators, declared_names, skip_statement, statement_starts
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
 
 
 def prune_edits(unit: SourceFile, wanted: Set[str] = frozenset()) -> list[Edit]:

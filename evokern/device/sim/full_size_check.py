@@ -244,7 +244,7 @@ class OwnProblemCheck:
             return work / blocks, work / elements_of_results(tensors_of(self._kernel, config, small)), int(small[name])
 
         rendered = render(self._kernel, config, problem)
-        names = [entry.name for entry in self._kernel.fields if not entry.choices]
+        names = [entry.name for entry in self._kernel.free_fields]
         while True:
             halved = [(name, self._halved(config, problem, name)) for name in names]
             possible = [(name, small) for name, small in halved if small is not None]

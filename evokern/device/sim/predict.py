@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evokern.compile.build import tensors_of
-from evokern.compile.occupancy import blocks_per_sm, grid_excess
+from evokern.compile.launch_attributes import grid_excess
+from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance

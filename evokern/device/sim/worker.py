@@ -290,7 +290,7 @@ class SimWorker:
         rendered = render(kernel, config, problem)
         if self._last is None or self._last[0] != rendered:  # the small problems often share one program
             self._last = rendered, self._compiled(rendered, problem)
-            self._prover.remember(*self._last)
+            self._prover.programs.remember(*self._last)
         runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
         gate.reseed(candidate_seed(self._settings.secret, config, problem))

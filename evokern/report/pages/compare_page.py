@@ -9,8 +9,8 @@ from statistics import fmean
 import numpy as np
 
 from evokern.analysis.compare.compare import Comparison, ProblemComparison, changes
-from evokern.report.facts import TextTable
 from evokern.report.plots import Axis, IntervalBar, Plot, interval_bars
+from evokern.report.tables import TextTable
 from evokern.report.times import sample_shares
 from evokern.sampler_benchmark import ReplayResult
 from evokern.templating import environment

@@ -18,8 +18,9 @@ from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Candidates
 from evokern.samplers.evo._model import Model, TrainingTrials, fit, representative
 from evokern.samplers.evo._observations import Observations
-from evokern.samplers.evo._pool import FailureCounts, Pool, Validity
+from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import SeveralStudiesPrior, StudyPrior, TimeModelPrior
+from evokern.samplers.evo._validity import FailureCounts, Validity
 from evokern.samplers.genome import InertGenes, Keys
 
 MODEL_ROWS = 384

@@ -17,12 +17,13 @@ from evokern.declaration.genes import Config
 from evokern.declaration.space import Space
 from evokern.errors import InternalError
 from evokern.samplers.contract import Explain, History, Prior, TrialSchedule, trial_seed
-from evokern.samplers.evo import _prior
+from evokern.samplers.evo import _first
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
-from evokern.samplers.evo._pool import Exploration, Pool
+from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import StudyPrior, study_prior
+from evokern.samplers.evo._validity import Exploration
 from evokern.samplers.genome import Genome, Rows
 from evokern.study.trial import Proposal
 
@@ -60,7 +61,7 @@ class EvoSampler:
         if prior is not None:
             self._prior, features = study_prior(prior, self._genome, features)
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
-        self._first = _prior.size(self._pool, self._prior)
+        self._first = _first.size(self._pool, self._prior)
         self._ledger = Ledger(self._genome, in_flight)
         self._history: History | None = None
         self._threads = ThreadpoolController()
@@ -128,7 +129,7 @@ class EvoSampler:
         seen = seen.without_lost()
         nothing_right = number >= self._first and seen.failed.any() and not seen.timed.any()
         exploration = Exploration(self._genome, seen) if nothing_right else None
-        first = _prior.propose(self._pool, self._features, seen, self._prior, rng, exploration)
+        first = _first.propose(self._pool, self._features, seen, self._prior, rng, exploration)
         if first is None:
             return None
         return first[0][0], {"operator": first[1]}

@@ -15,7 +15,7 @@ from evokern.compile.device_code import split_options
 from evokern.cuda_source import CudaSource, KernelFunction, read
 from evokern.cuda_source.c_types import ELEMENT_TYPES, NUMBERS, WHOLE
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.statements import drop_unreferenced
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 from evokern.errors import SourceError
 from evokern.scaffold.buffers import size_of
 from evokern.scaffold.draft import Draft, from_reading

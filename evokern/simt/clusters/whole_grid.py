@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from evokern.compile.occupancy import blocks_per_sm, grid_excess
+from evokern.compile.launch_attributes import grid_excess
+from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import EntryUse
 from evokern.declaration.kernel import Launch
 from evokern.errors import GridTooLargeError, UsageError

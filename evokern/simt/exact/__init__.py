@@ -11,6 +11,7 @@ from evokern.simt.exact.field import (
     NO_RULE,
     REASON_SHIFT,
     UNWRITTEN,
+    VANISHES,
     ZERO,
     P,
     Q,
@@ -28,7 +29,7 @@ from evokern.simt.exact.functions import FUNCTIONS, MARK, MARKED, arguments, is_
 from evokern.simt.exact.memory import OUTPUT, ExactMemory, Obstacle
 
 __all__ = [
-    "CODES", "FUNCTIONS", "MARK", "MARKED", "NO_P", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "UNWRITTEN", "ZERO",
-    "ExactMemory", "Obstacle", "P", "Q", "Value", "add", "arguments", "embedded", "exponential", "is_signless", "lost",
-    "matmul", "multiply", "reciprocal", "root",
+    "CODES", "FUNCTIONS", "MARK", "MARKED", "NO_P", "NO_Q", "NO_RULE", "OUTPUT", "REASON_SHIFT", "UNWRITTEN",
+    "VANISHES", "ZERO", "ExactMemory", "Obstacle", "P", "Q", "Value", "add", "arguments", "embedded", "exponential",
+    "is_signless", "lost", "matmul", "multiply", "reciprocal", "root",
 ]  # fmt: skip

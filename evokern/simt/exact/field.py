@@ -8,6 +8,7 @@ x^((P + 1) / 4) is a square root of x or of -x.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -27,6 +28,8 @@ _P_BITS, _Q_BITS = np.uint64((1 << 31) - 1), np.uint64((1 << 30) - 1)
 NO_P, NO_Q = _P_BITS, _Q_BITS
 """Residues of values that have none: logarithms have none modulo P, and exponentials none modulo Q."""
 PAYLOAD = np.uint64((1 << 61) - 1)
+VANISHES = -1000.0
+"""Binary logarithm below which an exponential is zero, so that finite masks hide keys completely."""
 
 RAW, F16, BF16, LOW, HIGH, PAIR, WIDE, BAD = (np.uint64(code) for code in range(8))
 """Codes of a unit of two bytes: raw bits, a half, the lower or the upper part of a float, two bytes, a
@@ -62,6 +65,10 @@ class Value:
     """Residue modulo Q, or `NO_Q`."""
     bad: Array | None = None
     """Where and why the value is not comparable; 0 if it is. None if all values are."""
+
+    def map(self, change: Callable[[Array], Array]) -> Value:
+        """Return the value whose arrays are the results of a function of these arrays."""
+        return Value(change(self.p), change(self.q), None if self.bad is None else change(self.bad))
 
     def words(self, kind: str) -> Array:
         """Return the words of the values' first units."""
@@ -110,21 +117,17 @@ def worse(bad: Array | None, where: Array, site: np.uint64, reason: np.uint64) -
     return joint(bad, np.where(where, site | reason << REASON_SHIFT, np.uint64(0)))
 
 
-def _with_q(result: Array, *sources: Array) -> Array:
-    """Return residues modulo Q, without those that depend on a value that has none."""
-    return _without(NO_Q, result, *sources)
-
-
-def _with_p(result: Array, *sources: Array) -> Array:
-    """Return residues modulo P, without those that depend on a value that has none."""
-    return _without(NO_P, result, *sources)
-
-
 def _without(none: np.uint64, result: Array, *sources: Array) -> Array:
     for source in sources:
         if source.max(initial=0) >= none:
             result = np.where(source == none, none, result)
     return result
+
+
+def _computed(p: Array, q: Array, *sources: Value) -> Value:
+    """Return a value with some residues, except for residues that depend on a source without one."""
+    p, q = _without(NO_P, p, *(one.p for one in sources)), _without(NO_Q, q, *(one.q for one in sources))
+    return Value(p, q, joint(*(one.bad for one in sources)))
 
 
 def lost(x: Value, site: np.uint64) -> Value:
@@ -150,26 +153,22 @@ def _folded(numbers: Array, modulus: np.uint64) -> Array:
 
 def add(x: Value, y: Value) -> Value:
     """Return x + y."""
-    p = _with_p(_folded(x.p + y.p, _P), x.p, y.p)
-    return Value(p, _with_q(_folded(x.q + y.q, _Q), x.q, y.q), joint(x.bad, y.bad))
+    return _computed(_folded(x.p + y.p, _P), _folded(x.q + y.q, _Q), x, y)
 
 
 def negate(x: Value) -> Value:
     """Return -x."""
-    return Value(_with_p(_folded(_P - x.p, _P), x.p), _with_q(_folded(_Q - x.q, _Q), x.q), x.bad)
+    return _computed(_folded(_P - x.p, _P), _folded(_Q - x.q, _Q), x)
 
 
 def multiply(x: Value, y: Value) -> Value:
     """Return x y."""
-    p = _with_p(reduced(x.p * y.p, _P), x.p, y.p)
-    return Value(p, _with_q(reduced(x.q * y.q, _Q), x.q, y.q), joint(x.bad, y.bad))
+    return _computed(reduced(x.p * y.p, _P), reduced(x.q * y.q, _Q), x, y)
 
 
 def fma(x: Value, y: Value, z: Value) -> Value:
     """Return x y + z."""
-    p = _with_p(reduced(x.p * y.p + z.p, _P), x.p, y.p, z.p)
-    q = _with_q(reduced(x.q * y.q + z.q, _Q), x.q, y.q, z.q)
-    return Value(p, q, joint(x.bad, y.bad, z.bad))
+    return _computed(reduced(x.p * y.p + z.p, _P), reduced(x.q * y.q + z.q, _Q), x, y, z)
 
 
 def power(base: Array, exponent: int, modulus: int) -> Array:
@@ -184,27 +183,27 @@ def power(base: Array, exponent: int, modulus: int) -> Array:
 
 def reciprocal(x: Value, site: np.uint64) -> Value:
     """Return 1 / x."""
-    p, q = power(x.p, P - 2, P), power(np.where(x.q == NO_Q, np.uint64(0), x.q), Q - 2, Q)
-    bad = worse(x.bad, x.p == 0, site, ZERO)
-    return lost(Value(_with_p(p, x.p), np.where((x.q == NO_Q) | (x.q == 0), NO_Q, q), bad), site)
+    found = _computed(power(x.p, P - 2, P), np.where(x.q == 0, NO_Q, power(x.q, Q - 2, Q)), x)
+    return lost(Value(found.p, found.q, worse(x.bad, x.p == 0, site, ZERO)), site)
 
 
 def root(x: Value) -> Value:
     """Return a square root of x, or of -x if x has none; sqrt(x y) = sqrt(x) sqrt(y) holds."""
-    q = power(np.where(x.q == NO_Q, np.uint64(0), x.q), (Q + 1) // 4, Q)
-    return Value(_with_p(power(x.p, (P + 1) // 4, P), x.p), _with_q(q, x.q), x.bad)
+    return _computed(power(x.p, (P + 1) // 4, P), power(x.q, (Q + 1) // 4, Q), x)
+
+
+def powers(base: int, count: int) -> Array:
+    """Return the powers of a number modulo P with the exponents below `count`, a power of two."""
+    found = np.ones(1, np.uint64)
+    while found.size < count:
+        found = np.concatenate([found, reduced(found * np.uint64(pow(base, found.size, P)), _P)])
+    return found
 
 
 @cache
 def _power_tables() -> tuple[Array, Array]:
     """Return the powers of G with the exponents n and n 2^15, for n below 2^15."""
-    tables = []
-    for step in (G, pow(G, 1 << 15, P)):
-        table = np.ones(1, np.uint64)
-        while table.size < 1 << 15:
-            table = np.concatenate([table, reduced(table * np.uint64(pow(step, table.size, P)), _P)])
-        tables.append(table)
-    return tables[0], tables[1]
+    return powers(G, 1 << 15), powers(pow(G, 1 << 15, P), 1 << 15)
 
 
 def exponential(x: Value, vanishes: Array, site: np.uint64) -> Value:
@@ -288,11 +287,7 @@ def integers(values: Array) -> Value:
 def embedded(values: Array, site: np.uint64) -> Value:
     """Return the residues of float64 numbers m 2^e, which are exact."""
     if values.size > 1 and bool((values == values.flat[0]).all()):  # for example zeros
-        one = embedded(values.reshape(-1)[:1], site)
-        parts_of = (one.p, one.q, one.bad)
-        p, q, bad = (None if part is None else np.full(values.shape, part[0]) for part in parts_of)
-        assert p is not None and q is not None
-        return Value(p, q, bad)
+        return embedded(values.reshape(-1)[:1], site).map(lambda part: np.full(values.shape, part[0]))
     finite = np.isfinite(values)
     fraction, exponent = np.frexp(np.where(finite, values, 0.0))
     whole = np.ldexp(fraction, 53).astype(np.int64)

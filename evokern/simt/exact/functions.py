@@ -29,6 +29,7 @@ from evokern.simt.exact.field import (
     exponential,
     multiply,
     negate,
+    powers,
     reciprocal,
     reduced,
     worse,
@@ -72,15 +73,13 @@ def _logarithms() -> Array:
 
 def _small_logarithms(primes: Array) -> Array:
     """Return the logarithms of a few primes: half of those of their squares, which are powers of G."""
-    powers = np.ones(1, np.uint64)
-    while powers.size < _STEPS:
-        powers = np.concatenate([powers, reduced(powers * np.uint64(pow(G, powers.size, P)), np.uint64(P))])
-    order, back = powers.argsort(), np.uint64(pow(G, -_STEPS, P))
-    powers, squares = powers[order], (primes * primes).astype(np.uint64)
+    known, back = powers(G, _STEPS), np.uint64(pow(G, -_STEPS, P))
+    order, squares = known.argsort(), (primes * primes).astype(np.uint64)
+    known = known[order]
     found = np.full(primes.size, -1)
     for start in range(0, Q, _STEPS):
-        at = powers.searchsorted(squares).clip(max=_STEPS - 1)
-        found = np.where((found < 0) & (powers[at] == squares), start + order[at], found)
+        at = known.searchsorted(squares).clip(max=_STEPS - 1)
+        found = np.where((found < 0) & (known[at] == squares), start + order[at], found)
         squares = reduced(squares * back, np.uint64(P))
     return found * ((Q + 1) // 2) % Q
 

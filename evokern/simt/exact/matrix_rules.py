@@ -106,18 +106,14 @@ def _registers(site: Site, slots: Array, kind: str, place: Callable[[Array], Arr
     own = bits[slots].view(f"u{size}").reshape(slots.size, lanes, -1).transpose(0, 2, 1)
     if all(one is None for one in found):
         arranged = place(own)
-        return _placed(embedded_bits(kind, arranged.reshape(-1), site.number), lambda one: one.reshape(arranged.shape))
+        return embedded_bits(kind, arranged.reshape(-1), site.number).map(lambda one: one.reshape(arranged.shape))
     none = np.zeros((units, lanes), np.uint64)
     words = np.stack([none if one is None else whole_row((file, 0), one) for one in found])
     if size == 1:
         words = site.split(words).transpose(1, 2, 0, 3)
     words = words.transpose(1, 0, 2).reshape(units, -1) if WIDTHS[kind] > 1 else words.reshape(-1)
     value = valued(words, own.reshape(-1), kind, site.number)
-    return _placed(_placed(value, lambda one: one.reshape(own.shape)), place)
-
-
-def _placed(value: Value, place: Callable[[Array], Array]) -> Value:
-    return Value(place(value.p), place(value.q), None if value.bad is None else place(value.bad))
+    return value.map(lambda one: place(one.reshape(own.shape)))
 
 
 def _integer_products(sites: list[Site], reason: np.uint64) -> Action:
@@ -171,8 +167,8 @@ def _warpgroup_product(site: Site) -> Action | None:
         first = (at + shared.base[warps.leaders].reshape(-1, 1, 1)) >> 1
         units = first[..., None] + np.arange(ELEMENTS)
         words, bits = (one.take(units, mode="clip") for one in (plane.spaces["shared"].words, shared.view(2)))
-        value, shape = valued(words.reshape(-1), bits.reshape(-1), kind, site.number), (*at.shape[:2], -1)
-        return _placed(value, lambda one: one.reshape(shape).reshape(at.shape[0], at.shape[1], -1))
+        value = valued(words.reshape(-1), bits.reshape(-1), kind, site.number)
+        return value.map(lambda one: one.reshape(*at.shape[:2], -1))
 
     def in_registers(table: Array, of: tuple[Array, Array], of_kind: str, lanes: slice | Array, width: int) -> Value:
         """Return an operand in registers, [warps, 16, width]."""
@@ -194,18 +190,18 @@ def _warpgroup_product(site: Site) -> Action | None:
         units = warps.leaders.size
         if isinstance(left, warpgroup.Shared):
             a = in_shared(left, warps, own=True)
-            a = _placed(a, lambda one: one.swapaxes(1, 2)) if left.transposed else a
+            a = a.map(lambda one: one.swapaxes(1, 2)) if left.transposed else a
         else:
             a = in_registers(left, (of_a.rows, of_a.columns), kind, warps.columns, STEP)
-            a = _placed(a, lambda one: one.reshape(units, -1, STEP))
+            a = a.map(lambda one: one.reshape(units, -1, STEP))
         b = in_shared(right, warps, own=False)
-        b = b if right.transposed else _placed(b, lambda one: one.swapaxes(1, 2))
-        total = _placed(field.matmul(a, b), lambda one: one.reshape(-1, 16, columns))
+        b = b if right.transposed else b.map(lambda one: one.swapaxes(1, 2))
+        total = field.matmul(a, b).map(lambda one: one.reshape(-1, 16, columns))
         total = field.negate(total) if product.negated else total
         kept = keep(warps)
         if kept.any():
             old = in_registers(slots, (rows, across), to, warps.columns, columns)
-            total = field.add(total, _placed(old, lambda one: np.where(kept[:, None, None], one, np.uint64(0))))
+            total = field.add(total, old.map(lambda one: np.where(kept[:, None, None], one, np.uint64(0))))
         found = total.words(to)[:, rows, across].transpose(2, 0, 1).reshape(across.shape[1], -1)
         if not isinstance(warps.columns, slice):
             words = np.zeros((found.shape[0], plane.lanes), np.uint64)

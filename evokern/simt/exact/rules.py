@@ -24,8 +24,6 @@ from evokern.simt.operations.matrix_ops import items_of
 
 FLOATS = ("f32", "f64", *HALVES, "f16x2", "bf16x2")
 _TO_INTEGER = ("rni", "rzi", "rmi", "rpi")
-VANISHING = -1000.0
-"""Exponentials of lower arguments are zero, so that finite masks hide keys completely."""
 
 
 def bind_rules(sites: list[Site]) -> list[Action]:
@@ -135,7 +133,7 @@ def _function(site: Site) -> Action | None:
         return lambda: write(site.bad_value(NO_RULE))
     read, bits, base = site.reader(operand, kind), site.bits(operand, kind), kind.removesuffix("x2")
     if name == "ex2":
-        return lambda: write(field.exponential(read(), field.floats(base, bits()) < VANISHING, site.number))
+        return lambda: write(field.exponential(read(), field.floats(base, bits()) < field.VANISHES, site.number))
     compute, known = FUNCTIONS[name], site.plane.exact.arguments
 
     def run() -> None:

@@ -12,7 +12,7 @@ from paths import DATA
 
 import evokern
 from evokern.compile.build import Target, build
-from evokern.compile.occupancy import synchronises_grid
+from evokern.compile.launch_attributes import synchronises_grid
 from evokern.compile.records import Built
 from evokern.declaration.foreign import LaunchGeometry
 from evokern.declaration.genes import Config

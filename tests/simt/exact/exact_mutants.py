@@ -99,7 +99,7 @@ def is_changed(subject: CandidateUnderTest, problems: Sequence[Problem]) -> bool
     for problem in problems:
         texts = []
         for one in (kernel, honest):
-            program = Prover(one, subject.chip).program(config, problem)
+            program = Prover(one, subject.chip).programs.program(config, problem)
             texts.append([text for text, _, _ in instructions(one, config, problem, program)])
         if texts[0] != texts[1]:
             return True

@@ -132,7 +132,7 @@ def test_functions_keep_their_laws(tmp_path: Path, identities: str) -> None:
     (right,) = compared(prover, kernel, 2)
     assert right.verdict == "same", f"{right}, for {pairs[right.element // 32]}"
     problem = kernel.problem(kernel.workload.small_problems[0])
-    runs = [exact_run(kernel, config, problem, prover.program(config, problem))
+    runs = [exact_run(kernel, config, problem, prover.programs.program(config, problem))
             for config in ({"VARIANT": 1}, {"VARIANT": 4})]  # fmt: skip
     assert differing("y", *runs).all()
 

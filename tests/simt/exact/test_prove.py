@@ -21,8 +21,7 @@ from evokern.analysis.prove import ProofSubject, prove_candidate
 from evokern.cli.app import app
 from evokern.declaration.as_data import declared
 from evokern.declaration.kernel import Kernel
-from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, algebra_fault
-from evokern.device.sim.algebra import proof as proof_module
+from evokern.device.sim.algebra import NOT_FINISHED, Prover, algebra_facts, algebra_fault, differences
 from evokern.device.sim.algebra.comparison import compared
 from evokern.device.sim.algebra.runs import ExactRun, exact_run
 from evokern.errors import UsageError
@@ -71,7 +70,7 @@ def test_verdicts(tmp_path: Path, text: str, verdict: str) -> None:
     runs = []
     for one, own in ((changed, {"ROW_STEPS": 2}), (kernel, {})):
         config = one.space.canonical({**one.space.default(), **own})
-        runs.append(exact_run(one, config, problem, Prover(one, CHIP).program(config, problem)))
+        runs.append(exact_run(one, config, problem, Prover(one, CHIP).programs.program(config, problem)))
     (found,) = (str(verdict) for verdict in compared(*runs))
     assert found.startswith(verdict)
 
@@ -110,7 +109,7 @@ def test_a_difference_must_be_there_on_other_inputs(
     assert (algebra_fault([proof]) is not None) == (verdict == "different")
     prover = Prover(kernel, CHIP)
     prover.at(kernel.space.default(), problem, time.monotonic() + 60)
-    monkeypatch.setattr(proof_module, "exact_run", late_after(1))
+    monkeypatch.setattr(differences, "exact_run", late_after(0))
     (early,) = prover.at(config, problem, time.monotonic() + 60).verdicts
     assert (early.verdict, "the time did not suffice" in early.reason) == (NOT_FINISHED, True)
     monkeypatch.undo()

@@ -7,9 +7,12 @@ from evokern.device.sim.algebra.comparison import (
     NOT_COMPARABLE,
     NOT_FINISHED,
     SAME,
+    ExactProof,
     OutputComparison,
+    algebra_facts,
+    algebra_fault,
 )
-from evokern.device.sim.algebra.proof import ExactProof, Prover, algebra_facts, algebra_fault
+from evokern.device.sim.algebra.proof import Prover
 
 __all__ = [
     "DIFFERENT", "EQUAL", "FAULT", "NOT_COMPARABLE", "NOT_FINISHED", "SAME", "ExactProof", "OutputComparison",

@@ -1,13 +1,16 @@
-"""Comparison of the outputs of two runs in exact arithmetic."""
+"""Comparison of the outputs of two runs in exact arithmetic, and its facts to store."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from evokern.declaration.kernel import Problem
 from evokern.device.sim.algebra.runs import ExactRun
-from evokern.simt import Array
+from evokern.simt import NO_PATHS, Array, Paths
 from evokern.simt.exact import NO_P, NO_Q, REASON_SHIFT, UNWRITTEN, ZERO, Obstacle, Value
 from evokern.wording import count_noun
 
@@ -16,6 +19,8 @@ NOT_COMPARABLE, NOT_FINISHED, FAULT = "not comparable", "not finished", "fault"
 APART = "one program has a logarithm and the other an exponential there, which have no residues in common"
 VERDICTS = {SAME: "same as the default", EQUAL: "equal to the reference"}
 """Verdicts in words, if these differ from the stored ones."""
+_ORDER = (DIFFERENT, FAULT, NOT_COMPARABLE, NOT_FINISHED, SAME, EQUAL)
+"""Verdicts, worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,68 @@ def _obstacle_text(one: Obstacle) -> str:
     if not one.instruction:
         return one.reason
     return f"{one.reason} ({one.location.file or 'the source'}:{one.location.line}, {one.instruction})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExactProof:
+    """Comparison of a candidate with the default candidate at one problem."""
+
+    problem: Problem
+    verdicts: tuple[OutputComparison, ...]
+    paths: Paths = NO_PATHS
+    """Paths of the candidate."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the proof as data for JSON."""
+        return {
+            "problem": self.problem.key,
+            "verdicts": [
+                {
+                    "output": one.output, "verdict": one.verdict, "element": one.element, "count": one.count,
+                    "block": one.block, "line": one.line, "reference": one.reference, "detail": one.detail,
+                    "obstacle": None if one.obstacle is None else {
+                        "reason": one.obstacle.reason, "file": one.obstacle.location.file,
+                        "line": one.obstacle.location.line, "instruction": one.obstacle.instruction,
+                    },
+                }
+                for one in self.verdicts
+            ],
+        }  # fmt: skip
+
+
+def algebra_facts(proofs: Sequence[ExactProof]) -> dict[str, Any]:
+    """Return proofs as facts to store: for each output the worst verdict, with its problem, and the reference.
+
+    Problems at which a comparison was not finished are listed apart, unless there are no others.
+    """
+    late = [one for one in proofs if any(verdict.verdict == NOT_FINISHED for verdict in one.verdicts)]
+    ended = [one for one in proofs if one not in late]
+    outputs: dict[str, Any] = {}
+    for name in dict.fromkeys(one.output for proof in proofs for one in proof.verdicts):
+        found = [(one, proof) for proof in ended or proofs for one in proof.verdicts if one.output == name]
+        worst, at = min(found, key=lambda item: _ORDER.index(item[0].verdict))
+        reference = next((one.reference for one, _ in found if one.reference != EQUAL), EQUAL)
+        outputs[name] = {"verdict": worst.verdict, "reference": reference}
+        if worst.reason:
+            outputs[name] |= {"problem": at.problem.key, "detail": worst.reason.strip(" :")}
+    facts: dict[str, Any] = {"outputs": outputs, "problems": [proof.problem.key for proof in ended or proofs]}
+    if late and ended:
+        facts["unfinished"] = {proof.problem.key: proof.verdicts[0].detail for proof in late}
+    return facts
+
+
+def algebra_fault(proofs: Sequence[ExactProof]) -> dict[str, Any] | None:
+    """Return the evidence of a candidate that computes another expression, or None."""
+    for proof in proofs:
+        for one in proof.verdicts:
+            if one.verdict == DIFFERENT:
+                message = f"in exact arithmetic, {one.output} differs from the default candidate's{one.reason}"
+                return {
+                    "check": "algebra", "message": f"{message}, at {proof.problem}", "problem": proof.problem.key,
+                    "output": one.output, "element": one.element, "bad": one.count, "block": one.block,
+                    "line": one.line,
+                }  # fmt: skip
+    return None
 
 
 def compared(run: ExactRun, other: ExactRun) -> list[OutputComparison]:

@@ -28,9 +28,7 @@ def axes_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, dict[
     """Return for each numeric field the axis of each tensor whose extent is that field."""
     shapes = {name: one.shape for name, one in kernel.workload.tensors(problem, config).items()}
     found: dict[str, dict[str, int]] = {}
-    for entry in kernel.fields:
-        if entry.choices:
-            continue
+    for entry in kernel.free_fields:
         extent, step = int(problem[entry.name]), entry.multiple_of
         near = (problem_with(kernel, problem, {entry.name: extent + one}) for one in (step, -step))
         other = next((one for one in near if one is not None), None)

@@ -24,12 +24,10 @@ from evokern.declaration.bounds.rounded import UnknownOperationError
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS
 from evokern.simt import exact
-from evokern.simt.exact import NO_P, NO_Q, OUTPUT, P, Q, Value
+from evokern.simt.exact import NO_P, NO_Q, OUTPUT, VANISHES, P, Q, Value
 
 DEPTH = 64
 """Largest depth of one matrix product in the field."""
-VANISHES = -1000.0
-"""Binary logarithm below which an exponential is zero, as on the PTX machine."""
 MOST_NAMED = 4
 """Number of constants of one tensor to remember."""
 FACTORIES = frozenset({"empty", "zeros", "ones", "full", "eye", "tensor", "arange", "linspace"})
@@ -366,7 +364,7 @@ def _product(a: Any, b: Any) -> FieldTensor:
 
     def part(one: Value, axis: int, start: int) -> Value:
         at = (..., slice(start, start + DEPTH)) if axis == -1 else (..., slice(start, start + DEPTH), slice(None))
-        return Value(one.p[at], one.q[at], None if one.bad is None else one.bad[at])
+        return one.map(lambda words: words[at])
 
     total: Value | None = None
     for start in range(0, x.shape[-1], DEPTH):
@@ -523,6 +521,4 @@ def field_reference(
 
 
 def _flat(tensor: torch.Tensor) -> Value:
-    found = lifted(tensor).shadow
-    bad = None if found.bad is None else found.bad.reshape(-1)
-    return exact.lost(Value(found.p.reshape(-1), found.q.reshape(-1), bad), OUTPUT)
+    return exact.lost(lifted(tensor).shadow.map(lambda words: words.reshape(-1)), OUTPUT)
