@@ -115,7 +115,9 @@ def _with_collision(failure: CompileFailure, rendered: Rendered) -> CompileFailu
     names = () if any(_same_file(name, failure.file or "") for name in own) else rendered.macros
     for name in names:  # of a header of the compiler
         if re.search(rf"\b{name}\b", quoted):
-            text = f"{name} is a macro, which replaces this name in {quoted.strip()!r} of a header; rename the gene {name}"
+            text = (
+                f"{name} is a macro, which replaces this name in {quoted.strip()!r} of a header; rename the gene {name}"
+            )
             return replace(failure, message=f"{text} (compiler: {failure.message})")
     return failure
 
