@@ -243,11 +243,7 @@ def order_of(
         return order
     raise UsageError(
         f"{described(name_of(function))}{signature} must take the inputs in the order of args: {_call(inputs)}"
-        + (
-            f", or with the numbers {_call(arguments)}, of which it may omit some if it uses these names"
-            if numbers
-            else ""
-        )
+        + (f", or with the numbers {_call(arguments)}; with these names it may omit numbers" if numbers else "")
     )
 
 
