@@ -106,11 +106,20 @@ def _with_collision(failure: CompileFailure, rendered: Rendered) -> CompileFailu
     places = macro_collisions(rendered, failure).items()
     found = [(file, one) for file, names in places for one in names if not one.defines]
     here = [(f, one) for f, one in found if _same_file(f, failure.file or "") and one.line == failure.line] or found
-    if not here:
-        return failure
-    file, collision = here[0]
-    message = f"{collision_text(file, collision)} (compiler: {failure.message})"
-    return replace(failure, message=message, file=file, line=collision.line)
+    if here:
+        file, collision = here[0]
+        message = f"{collision_text(file, collision)} (compiler: {failure.message})"
+        return replace(failure, message=message, file=file, line=collision.line)
+    quoted = failure.log.partition("\n")[2].partition("\n")[0]
+    own = {rendered.name, *rendered.headers}
+    names = () if any(_same_file(name, failure.file or "") for name in own) else rendered.macros
+    for name in names:  # of a header of the compiler
+        if re.search(rf"\b{name}\b", quoted):
+            text = (
+                f"{name} is a macro, which replaces this name in {quoted.strip()!r} of a header; rename the gene {name}"
+            )
+            return replace(failure, message=f"{text} (compiler: {failure.message})")
+    return failure
 
 
 def _redefined(program: Program, rendered: Rendered) -> Program | CompileFailure:

@@ -12,10 +12,12 @@ import builtins
 import importlib
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from evokern.declaration.as_data.declared import Functions, check_functions, functions_of, passing_of
@@ -26,6 +28,7 @@ from evokern.tuning.reference import place_of
 
 REFERENCE = "float64 reference"
 """Name of the baseline that is the reference, for kernels without others."""
+_NONE: Mapping[str, str] = MappingProxyType({})
 _COMPILES = re.compile(r"\btorch\s*\.\s*(compile|_dynamo|jit)\b")
 
 
@@ -123,6 +126,7 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
         KernelError: neither a baseline nor the reference can be copied.
     """
     tree = ast.parse(source)
+    files = {file.name: file.text for file in kernel.files() if file.name.endswith(".py")}
     found: dict[str, list[str]] = {}
     left_out = []
     for baseline in kernel.workload.baselines:
@@ -131,7 +135,7 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
             continue
         try:
             parts = _expressions(tree, source, baseline.name)
-            if _COMPILES.search("\n".join([*parts, *_definitions(tree, source, parts)])):
+            if _COMPILES.search("\n".join([*parts, *_definitions(tree, source, parts, files=files)])):
                 left_out.append(f"{baseline.name}: it compiles itself at each shape")
                 continue
         except _NotCopiedError as error:
@@ -140,7 +144,7 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
         found[baseline.name] = parts
     try:
         reference = [_reference(tree, source)]
-        _definitions(tree, source, reference)
+        _definitions(tree, source, reference, files=files)
     except _NotCopiedError as error:
         reference = []
         left_out.append(f"reference: {error}")
@@ -151,7 +155,8 @@ def baseline_module(kernel: Kernel, source: str) -> BaselineModule:
             f"kernel {kernel.name} has no baseline that a package can contain ({'; '.join(left_out)}); declare a "
             "Baseline whose function uses only torch and this module"
         )
-    definitions = _definitions(tree, source, [part for parts in (*found.values(), reference) for part in parts])
+    used = [part for parts in (*found.values(), reference) for part in parts]
+    definitions = _definitions(tree, source, used, files=files)
     return BaselineModule(_text(kernel.name, definitions, found, reference), tuple(found), tuple(left_out))
 
 
@@ -217,8 +222,17 @@ def _segment(source: str, node: ast.AST) -> str:
     return f"({found})" if "\n" in found else found
 
 
-def _definitions(tree: ast.Module, source: str, expressions: Sequence[str], file: str = "kernel.py") -> list[str]:
+def _definitions(
+    tree: ast.Module, source: str, expressions: Sequence[str], file: str = "kernel.py", files: Mapping[str, str] = _NONE
+) -> list[str]:
     """Return the statements of a module that expressions need, directly or not, in their order.
+
+    Args:
+        tree: the module.
+        source: its text.
+        expressions: the expressions.
+        file: name of the module's file, for messages.
+        files: text of each Python file of the kernel's folder, for names that `load_name` loads.
 
     Raises:
         _NotCopiedError: they need something that is not in the module, or that comes from evokern.
@@ -242,7 +256,7 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str], file
                 raise _NotCopiedError(f"it uses {name} of {statement.module or 'another module'}")
             if id(statement) not in kept:
                 kept.add(id(statement))
-                if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+                if not isinstance(statement, (ast.Import, ast.ImportFrom)) and _loaded(statement, files) is None:
                     waiting |= _names(statement) - needed
     found = []
     for statement in tree.body:
@@ -253,6 +267,11 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str], file
             imported = copy(statement)
             imported.names = names
             found.append(ast.unparse(imported))
+        elif (loaded := _loaded(statement, files)) is not None:
+            other, name = loaded
+            inner = "\n".join(_definitions(ast.parse(files[other]), files[other], [name], other, files))
+            body = textwrap.indent(ast.unparse(ast.parse(f"{inner}\nreturn {name}")), "    ")
+            found.append(f"\n\ndef _load_{name}():\n{body}\n\n\n{name} = _load_{name}()")
         else:
             first = min([statement.lineno, *(one.lineno for one in getattr(statement, "decorator_list", []))])
             lines = source.splitlines()[first - 1 : statement.end_lineno]
@@ -260,6 +279,17 @@ def _definitions(tree: ast.Module, source: str, expressions: Sequence[str], file
                 "\n".join(["\n", *lines, "\n"] if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else lines)
             )
     return found
+
+
+def _loaded(statement: ast.stmt, files: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return file and name of a statement `NAME = load_name(Path(__file__).with_name("FILE"), "NAME")`, else None."""
+    match statement:
+        case ast.Assign(
+            [ast.Name(own)],
+            ast.Call(ast.Name("load_name"), [ast.Call(args=[ast.Constant(str(file))]), ast.Constant(str(name))]),
+        ) if own == name and file in files:
+            return file, name
+    return None
 
 
 def _of_evokern(statement: ast.ImportFrom) -> bool:

@@ -181,7 +181,20 @@ def _init_code(made: Description) -> str:
     values = "[" + ", ".join(one.name for one in signature.arguments) + "]"
     needs = " or ".join(f"{name}.requires_grad" for name in inputs)
     changed = [buffer.name for buffer in signature.inputs if buffer.changed]
-    copies = [f"        {name} = {name}.contiguous()" for name in inputs if name not in changed]
+    copies = [f"            {name} = {name}.contiguous()" for name in inputs if name not in changed]
+    copied = ["        if copy:", *copies] if copies else []
+    # A bool tensor contains the bytes 0 and 1, and the view shares them.
+    views = [
+        f"        if {name}.dtype is torch.bool:\n            {name} = {name}.view(torch.uint8)"
+        for place, name in enumerate(inputs)
+        if any(mode.inputs[place].dtype == "u8" for mode in signature.modes)
+    ]
+    needing = [f"        if torch.compiler.is_compiling() or (torch.is_grad_enabled() and ({needs})):"]
+    if changed:  # torch would not notice at the backward pass that a call changed an input
+        needing = [
+            f"        if torch.is_grad_enabled() and ({needs}):\n            _operator.refuse_gradient()",
+            "        if torch.compiler.is_compiling():",
+        ]
     result = "None" if not signature.outputs else "tuple[torch.Tensor, ...]"
     result = "torch.Tensor" if len(signature.outputs) == 1 else result
     keywords = ", ".join([*options, "copy: bool = False"])
@@ -217,17 +230,23 @@ def {made.name}({typed}, *, {keywords}) -> {result}:
 {_argument_docs(made)}
         copy: whether to copy inputs that are not contiguous; otherwise they raise an error.
     """
-    if copy:
-{chr(10).join(copies)}
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and ({needs})):
-        return _call({passed})
-    with _below_autograd():  # skips the check for gradients, which costs more than the launch
-        return _direct({passed})
+    try:
+{chr(10).join((*views, *copied, *needing))}
+            return _call({passed})
+        with _below_autograd():  # skips the check for gradients, which costs more than the launch
+            return _direct({passed})
+    except (AttributeError, RuntimeError):
+        _operator.check_types({tensors})
+        raise
 
 
 def explain({typed}{", " + own if own else ""}) -> Explanation:
     """Return the kernel or baseline that would serve a call, and the reason; the call does not run."""
-    return _operator.explain({tensors}, {values})
+    try:
+{chr(10).join((*views, f"        return _operator.explain({tensors}, {values})"))}
+    except (AttributeError, RuntimeError):
+        _operator.check_types({tensors})
+        raise
 
 
 def stats() -> dict[str, Any]:
@@ -293,6 +312,7 @@ def _argument_docs(made: Description) -> str:
     lines = []
     for place, buffer in enumerate(signature.inputs):
         types = " or ".join(dict.fromkeys(mode.inputs[place].dtype for mode in signature.modes))
+        types = re.sub(r"\bu8\b", "u8 or bool", types)
         lines.append(
             f"        {buffer.name}: {types} tensor, contiguous{'; changed by the call' if buffer.changed else ''}."
         )

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from evokern.errors import MAX_INTEGER, StudyError
+from evokern.errors import MAX_INTEGER, StudyError, suggestion
 from evokern.files import is_utf8, read_text
 from evokern.study.options import parse_duration
 from evokern.study.settings import Study, refuse_unknown
@@ -49,7 +49,9 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     try:
         text = read_text(path)
     except OSError as error:
-        raise StudyError(f"cannot read {what} {path}: {error.strerror}") from error
+        found = [one.name for one in sorted(path.parent.glob("*.toml"))] if path.parent.is_dir() else []
+        advice = suggestion(path.name, found) if found else f"the folder {path.parent} contains no .toml file"
+        raise StudyError(f"cannot read {what} {path}: {error.strerror}; name a TOML file: {advice}") from error
     except UnicodeDecodeError as error:
         raise StudyError(f"{what} {path} is not UTF-8 text: {error}") from error
     try:

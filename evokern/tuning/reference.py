@@ -217,7 +217,7 @@ def pickled(functions: Functions) -> bytes:
 def order_of(
     function: Callable[..., Any], inputs: tuple[str, ...], numbers: Mapping[str, int | float], arguments: list[str]
 ) -> tuple[str | int | float, ...]:
-    """Return the arguments of the reference: the inputs, or inputs and numbers if it takes as many parameters.
+    """Return the arguments of the reference: the inputs, inputs and numbers, or those that its parameters name.
 
     Args:
         function: the reference.
@@ -233,7 +233,9 @@ def order_of(
     except (TypeError, ValueError):
         return inputs
     every = tuple(numbers.get(name, name) for name in arguments)
-    for order in (inputs, every):
+    named = tuple(numbers.get(name, name) for name in signature.parameters)
+    by_name = set(inputs) <= set(signature.parameters) <= set(arguments)
+    for order in (inputs, every, *([named] if by_name else [])):
         try:
             signature.bind(*order)
         except TypeError:
@@ -241,7 +243,7 @@ def order_of(
         return order
     raise UsageError(
         f"{described(name_of(function))}{signature} must take the inputs in the order of args: {_call(inputs)}"
-        + (f", or with the numbers {_call(arguments)}" if numbers else "")
+        + (f", or with the numbers {_call(arguments)}; with these names it may omit numbers" if numbers else "")
     )
 
 

@@ -78,6 +78,14 @@ def test_a_collision_in_a_header_is_named_there() -> None:
     assert failure.message.startswith("a.h:2: BLOCK is a macro")
 
 
+def test_a_collision_in_a_header_of_the_compiler_is_named() -> None:
+    """A gene named T breaks the templates of the compiler's headers, whose text evokern does not have."""
+    failure = _compiled(f"#include <cuda_fp16.h>\n{_KERNEL}", None, "T=4", "BLOCK=64")
+    assert isinstance(failure, CompileFailure)
+    assert failure.message.startswith("T is a macro, which replaces this name in 'template<typename T>' of a header")
+    assert "rename the gene T" in failure.message
+
+
 def test_uses_of_a_macro_are_no_collisions() -> None:
     """Ordinary uses, and a default under a condition that tests the macro, are not reported."""
     rendered = Rendered(_USES, "kernel.cu", {}, ("-DBLOCK=64",), ("k",))

@@ -287,6 +287,33 @@ work = Workload(reference=double, baselines=(Baseline("a", slow), Baseline("b", 
     assert namespace["BASELINES"][0][1]({}, {"x": torch.ones(1)})["y"].item() == 2.0
 
 
+def test_a_reference_of_another_file_of_the_folder_is_copied(tmp_path: Path) -> None:
+    """`evokern init --reference FILE.py:function` writes such a declaration; equal names do not disturb each other."""
+    folder = Path(shutil.copytree(DATA / "kernels" / "dial", tmp_path / "dial"))
+    (folder / "reference.py").write_text(
+        "import math\ndef double(x):\n    return math.sqrt(4) * x\n"
+        + """
+def own(x):
+    return double(x)
+"""
+    )
+    source = """
+from pathlib import Path
+from evokern import Workload
+from evokern.declaration.loading import load_name
+own = load_name(Path(__file__).with_name("reference.py"), "own")
+
+def double(p, t):
+    return {"y": own(t["x"])}
+
+work = Workload(reference=double)
+"""
+    found = baseline_module(load_kernel(folder), source)
+    namespace: dict[str, Any] = {}
+    exec(found.text, namespace)
+    assert namespace["REFERENCE"]({}, {"x": torch.ones(1)})["y"].item() == 2.0
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,8 @@ __global__ void scale(const float* x, float* y, float factor, int n) {
 POWER = 0.5
 
 
-def reference(x: torch.Tensor, factor: float, n: int) -> torch.Tensor:
-    """Return the result at any shape."""
+def reference(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """Return the result at any shape; the parameters name the arguments, and n is not needed."""
     return _power(x) * factor
 
 
@@ -54,16 +53,22 @@ def tuned(own: Any = reference, **changes: Any) -> Kernel:
     return tuned_kernel(TuneOptions(**{**arguments, **changes})).kernel
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A package with one variant, imported."""
-    folder, kernel = tmp_path_factory.mktemp("tuned") / "my_scale", tuned()
+def imported(folder: Path, kernel: Kernel) -> Any:
+    """Write a package with one variant, named as its folder, and import it."""
     problem = kernel.problem({})
     variant = variant_of(kernel, kernel.space.default(), problem, CHIPS["l4"], "default")
-    write_package(folder, describe(kernel, "my_scale", (variant,)), baselines_of(kernel), {})
+    write_package(folder, describe(kernel, folder.name, (variant,)), baselines_of(kernel), {})
     sys.path.insert(0, str(folder))
-    yield import_module("my_scale")
-    sys.path.remove(str(folder))
+    try:
+        return import_module(folder.name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A package with one variant, imported."""
+    return imported(tmp_path_factory.mktemp("tuned") / "my_scale", tuned())
 
 
 def test_another_shape_runs_the_reference(package: Any) -> None:
@@ -79,6 +84,41 @@ def test_another_shape_runs_the_reference(package: Any) -> None:
     assert shape.evokern_mode == -1
     assert on_gpu.rules.choose(shape) == -1
     assert on_gpu.rules.choose(on_gpu.rules.Shape(89, 0)) == 0
+
+
+def test_an_input_that_is_no_tensor_is_named(package: Any) -> None:
+    """Also without gradients, and in `explain`; types are looked at only after a failure."""
+    for call in (package.scale, torch.no_grad()(package.scale), package.explain):
+        for wrong in (np.ones((4, 64), np.float32), None, 1.0):
+            with pytest.raises(TypeError, match=f"::scale: x is of type {type(wrong).__name__}; pass a tensor"):
+                call(wrong)
+
+
+def step(x: torch.Tensor, done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both arguments of `step` after a call."""
+    return torch.where(done, 2 * x, x), ~done
+
+
+def test_inputs_that_a_call_changes(tmp_path: Path) -> None:
+    """A bool tensor is changed in place; a gradient and an input with gaps are refused, also with copy=True."""
+    x, done = torch.rand(4, 64) + 1, torch.rand(4, 64) > 0.5
+    kernel = tuned(
+        step, source=SOURCE.replace("const float* x, float* y, float factor, int n", "float* x, bool* done").replace(
+            "if (i < n) y[i] = sqrtf(x[i]) * factor;", "if (done[i]) x[i] *= 2; done[i] = !done[i];"
+        ), args=[evokern.inout(x), evokern.inout(done)],
+    )  # fmt: skip
+    package = imported(tmp_path / "my_step", kernel)
+    wanted = step(x, done)
+    assert package.scale(x, done) is None
+    assert torch.equal(x, wanted[0])
+    assert torch.equal(done, wanted[1])
+    with pytest.raises(RuntimeError, match=r"x is not contiguous: .*the call changes it, so pass a contiguous tensor"):
+        package.scale(torch.rand(64, 4).t(), done, copy=True)
+    with pytest.raises(RuntimeError, match="has no gradient; call it under"):
+        package.scale(torch.rand(4, 64, requires_grad=True) * 1, done)
+    with pytest.raises(RuntimeError, match=r"done has the data type torch\.int32; the operator takes torch\.uint8$"):
+        package.scale(x, done.int())
+    assert "all checks passed" in run_python(tmp_path / "my_step", "-m", "my_step.selftest")
 
 
 def test_the_package_passes_its_self_test(package: Any) -> None:

@@ -133,10 +133,10 @@ def test_the_command_line_tells_mistakes(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, f"{SIMULATED}{PROBLEM}")
     for words, told in (
-        (["run", "absent.toml"], "cannot read sweep absent.toml: No such file"),
+        (["run", "absent.toml"], "a TOML file: did you mean 'sweep.toml'? known: sweep.toml"),
         (["run", str(path), "--budget", "3x"], "'3x' is not a duration"),
         (["run", str(path), "--db", str(path)], "cannot be the sweep's folder because it is a file"),
-        (["show", "absent.toml"], "cannot read sweep absent.toml: No such file"),
+        (["show", "sweep"], "cannot read sweep sweep: No such file or directory; name a TOML file: did"),
         (["export", str(path), "-o", str(path)], "another folder with -o"),
     ):
         done = CliRunner().invoke(app, ["sweep", *words])

@@ -87,7 +87,7 @@ class Operator:
         self._torch.define(rules.ELSEWHERE)
         torch.library.register_fake(self.title, self._fake, lib=self._torch)
         if not rules.CHANGED:  # torch has no gradients for operators that change an input
-            torch.library.register_autograd(self.title, self._gradient, lib=self._torch)
+            torch.library.register_autograd(self.title, self.refuse_gradient, lib=self._torch)
         elsewhere = f"{rules.NAME}_elsewhere"
         self._torch.impl(elsewhere, self._elsewhere, "CompositeExplicitAutograd")
         self._torch.impl(rules.NAME, self._run_baseline, "CPU")
@@ -135,9 +135,12 @@ class Operator:
                     f"{self.title}: {name} has {one.numel()} elements; the operator takes fewer than 2^31"
                 )
             if not one.is_contiguous():
+                remedy = f"pass {name}.contiguous(), or copy=True to this package's function"
+                if names.index(name) in self.rules.CHANGED:
+                    remedy = "the call changes it, so pass a contiguous tensor, and copy its values back"
                 raise RuntimeError(
                     f"{self.title}: {name} is not contiguous: it has the shape {list(one.shape)} and the strides "
-                    f"{list(one.stride())}; pass {name}.contiguous(), or copy=True to this package's function"
+                    f"{list(one.stride())}; {remedy}"
                 )
         sizes = [tuple(one.shape) for one in inputs]
         shape = self.rules.READ[mode](sizes, arguments, _capability(device))
@@ -156,6 +159,12 @@ class Operator:
                 )
         return shape
 
+    def check_types(self, inputs: Sequence[Any]) -> None:
+        """Raise a TypeError if an input is not a tensor."""
+        for name, one in zip(self.rules.INPUTS, inputs, strict=True):
+            if not isinstance(one, torch.Tensor):
+                raise TypeError(f"{self.title}: {name} is of type {type(one).__name__}; pass a tensor") from None
+
     def _mode_of(self, inputs: Sequence[torch.Tensor]) -> int:
         known = [[TYPES[dtype] for dtype, *_ in mode["inputs"]] for mode in self.rules.MODES]
         given = [one.dtype for one in inputs]
@@ -167,7 +176,7 @@ class Operator:
         taken = " or ".join(dict.fromkeys(str(types[place]) for types in known))
         raise RuntimeError(
             f"{self.title}: {self.rules.INPUTS[place]} has the data type {given[place]}; the operator takes {taken}"
-            + ("" if len(inputs) == 1 else ", and all inputs of the same call must match")
+            + ("" if len(inputs) == 1 or len(known) == 1 else ", and all inputs of the same call must match")
         )
 
     def problem_of(self, shape: Any) -> ProblemFields:
@@ -195,7 +204,8 @@ class Operator:
             sizes = self.rules.RESULTS[shape[1]](shape)
         return _joined([inputs[0].new_empty(s, dtype=TYPES[t]) for s, t in zip(sizes, types, strict=True)])
 
-    def _gradient(self, *_: Any) -> Any:
+    def refuse_gradient(self, *_: Any) -> Any:
+        """Raise an error, because the operator has no gradient."""
         raise RuntimeError(
             f"{self.title} has no gradient; call it under torch.no_grad(), or use the torch function that it replaces"
         )

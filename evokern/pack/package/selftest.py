@@ -184,18 +184,18 @@ class SelfTest:
     def gradient(self) -> str:
         """Ask for a gradient."""
         inputs, arguments = self.small()
-        if self.rules.CHANGED or not inputs[0].is_floating_point():
-            return "omitted: the operator changes an input, or takes integers"
+        if not inputs[0].is_floating_point():
+            return "omitted: the operator takes integers"
         inputs[0].requires_grad_()
-        result = self.function(*inputs, **arguments)
-        first = result[0] if isinstance(result, tuple) else result
         try:
+            result = self.function(*inputs, **arguments)
+            first = result[0] if isinstance(result, tuple) else result
             first.sum().backward()
         except RuntimeError as error:
             if "has no gradient" in str(error):
                 return ""
             raise
-        raise CheckFailedError("backward did not raise an error")
+        raise CheckFailedError("neither the call nor backward raised an error")
 
     def right(self, number: int) -> str:
         """Compare a variant with the float64 reference at the study's shape and at others."""
