@@ -207,6 +207,8 @@ def _send(state: MachineState, sent: _Sent, call: MbarrierCall, stamp: int) -> N
     found, places = state.mbarriers.locate(active, sent.to_rank(sent.barrier), call)
     if tiles is None or found is not active:
         return
+    if not state.mbarriers.same_block(active, sent.to_rank(part.shared), sent.to_rank(sent.barrier), number):
+        return
     data, words = sent.data
     step = -1 if state.events is None else state.events.step
     bounds = np.searchsorted(part.pieces.chunk_owner, np.arange(part.active.count + 1))

@@ -13,6 +13,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.bulk_copies import BulkCopies
 from evokern.simt.sanitizer.findings import ERROR, WARNING
@@ -52,8 +53,12 @@ class _Mbarrier:
     """The lane that initialised it."""
     stamp: int = 0
     """Time stamp of the initialisation."""
-    published: bool = False
-    """Whether ``fence.mbarrier_init`` has published it to the cluster."""
+    published: int = -1
+    """Arrivals of its lane at the cluster's barrier before ``fence.mbarrier_init``; -1 without this fence."""
+    reported: bool = False
+    """Whether a use before its initialisation was reported."""
+    used: Array
+    """Time stamp of the latest use by each thread of its cluster; 0 before the first."""
     phase: int = 0
     """Number of phases that have ended."""
     bytes: int = 0
@@ -126,6 +131,22 @@ class Mbarriers:
             shared.shadow.settle(index, 8, leaders)
         return sound, index
 
+    def same_block(self, active: Active, data: Array, objects: Array, number: int) -> bool:
+        """Report data for another block of the cluster than the barrier object that counts them; return whether none.
+
+        Args:
+            active: the lanes.
+            data: address of each lane's data.
+            objects: address of each lane's barrier object.
+            number: the instruction.
+        """
+        apart = data >> RANK_BITS != objects >> RANK_BITS
+        if apart.any():
+            ranks = (int(address[apart][0]) >> RANK_BITS for address in (data, objects))
+            detail = "The data go to the block of rank {}, but their barrier object is in that of rank {}".format(*ranks)
+            self._batch.report("transaction_bytes", Occurrence.of(number, active.lanes[apart]), detail=detail)
+        return not apart.any()
+
     def init(self, active: Active, address: Array, call: MbarrierCall, counts: Array | None) -> None:
         """Initialise one object per lane and start its phase 0; without counts, end the life of the objects."""
         sound, index = self.locate(active, address, call)
@@ -135,6 +156,8 @@ class Mbarriers:
         if order is not None:
             stamp, order.dirty = order.now, True
         for at, (place, lane) in enumerate(zip(index.tolist(), sound.lanes.tolist(), strict=True)):
+            if order is not None and place in self._mbarriers:
+                self._check_unused(self._mbarriers[place], lane, place, call.number)
             if counts is None:
                 self._mbarriers.pop(place, None)
             else:
@@ -142,26 +165,45 @@ class Mbarriers:
                 if (known := self._mbarriers.get(place)) is not None and self._unordered(known, np.array([lane])).size:
                     detail = f"Its initialisation by {self._owner(known, lane)} is not ordered with this one"
                     self._report("shared_race", call.number, lane, place, detail)
-                self._mbarriers[place] = _Mbarrier(expected=count, pending=count, lane=lane, stamp=stamp)
+                self._mbarriers[place] = self._new(count, lane, stamp)
+
+    def _check_unused(self, known: _Mbarrier, lane: int, place: int, number: int) -> None:
+        """Report the end of an object that threads of other warps have used without order before it."""
+        assert self._order is not None
+        used = np.flatnonzero(known.used)
+        used = used[used >> 5 != lane % known.used.size >> 5]
+        late = used[self._order.seen(np.full(used.size, lane), used) <= known.used[used]]
+        if late.size:
+            user = self._batch.describe_thread(lane, int(late[0]))
+            self._report("shared_race", number, lane, place, f"The barrier object may still be in use by {user}")
+
+    def _new(self, count: int, lane: int, stamp: int = 0) -> _Mbarrier:
+        used = np.zeros(self._batch.geometry.cluster_width, np.int64)
+        return _Mbarrier(expected=count, pending=count, lane=lane, stamp=stamp, used=used)
 
     def publish(self, active: Active) -> None:
         """Publish to the cluster the objects that the active lanes have initialised (``fence.mbarrier_init``)."""
         for one in self._mbarriers.values():
-            one.published |= bool(active.mask[one.lane])
+            if active.mask[one.lane] and one.published < 0:
+                one.published = 0 if self._order is None else int(self._order.cluster_arrivals[one.lane])
 
     def _of(self, place: int, lanes: Array, number: int) -> _Mbarrier:
         known = self._mbarriers.get(place)
         if known is None:
             detail = "This barrier object was never initialised, or is no longer valid"
             self._report("uninitialised", number, int(lanes[0]), place, detail)
-            known = self._mbarriers[place] = _Mbarrier(expected=1, pending=1, lane=int(lanes[0]))
-        elif not known.published:
+            known = self._mbarriers[place] = self._new(1, int(lanes[0]))
+        elif self._order is not None and not known.used[lanes % known.used.size].all():
             early = self._unordered(known, lanes)
-            if early.size:
+            if known.published >= 0:  # The lanes of the same warp follow each other.
+                early = early[(self._order.cluster_waits[early] <= known.published) & (early >> 5 != known.lane >> 5)]
+            if early.size and not known.reported:
                 apart = bool((early >> 5 != known.lane >> 5).any())
                 detail = f"Its initialisation by {self._owner(known, int(early[0]))} may come later"
                 self._report("shared_race", number, int(early[-1]), place, detail, ERROR if apart else WARNING)
-                known.published = apart  # One finding is enough.
+                known.reported = apart
+        if self._order is not None:
+            known.used[lanes % known.used.size], self._order.dirty = self._order.now, True
         return known
 
     def _unordered(self, known: _Mbarrier, lanes: Array) -> Array:
@@ -255,14 +297,14 @@ class Mbarriers:
         barrier = self._of(place, np.array([lane]), number)
         if (
             self._order is not None
-            and not barrier.published
+            and barrier.published < 0
             and not self._proxy_fences.covers(barrier.lane, barrier.stamp)
         ):
             detail = (
                 "No fence.mbarrier_init or fence.proxy.async follows the initialisation of the copy's barrier object"
             )
             self._report("proxy_fence", number, lane, place, detail, WARNING)
-            barrier.published = True
+            barrier.published = 0
 
     def _land(self, place: int, barrier: _Mbarrier) -> None:
         """Complete the copies that arrive at an object."""
@@ -298,7 +340,14 @@ class Mbarriers:
         if self._events is not None:
             self._record(self._events, sound.lanes, index, result)
         if self._order is not None and not call.relaxed and result.any():
-            self._order.wait(self._batch.restrict(sound, result), index[result], near=call.near)
+            older = np.zeros(active.count, np.bool_)
+            if not call.parity:
+                last = np.array([self._mbarriers[place].phase - 1 for place in index.tolist()])
+                older = result & (token.astype(np.int64) < last)
+            for some, earlier in ((result & ~older, False), (older, True)):
+                if some.any():
+                    lanes = self._batch.restrict(sound, some)
+                    self._order.wait(lanes, index[some], near=call.near, earlier=earlier)
         return result
 
     def _note(self, place: int, lanes: Array, found: tuple[Array, Array], call: MbarrierCall) -> None:
@@ -340,22 +389,45 @@ class Mbarriers:
         for place, (number, lane) in self._repeated.items() if found else ():
             detail = "This wait awaits a phase that the thread has already seen: the parity must change with each phase"
             self._report("deadlock", number, lane, place, detail)
-        for (place, token, number), waiting in found.items():
+        groups = sorted(found.items(), key=self._likely_cause)
+        for group in groups:
+            (place, token, number), waiting = group
             barrier, call = self._mbarriers[place], self._calls[number]
-            self._report_bytes(place, barrier)
+            if self._likely_cause(group) < 3 or self._likely_cause(groups[0]) > 2:  # A stuck thread may issue a copy.
+                self._report_bytes(place, barrier)
             awaited = f"the end of a phase of parity {token & 1}" if call.parity else f"the end of phase {token}"
             missing = f"{barrier.pending} of {barrier.expected} arrivals are missing in phase {barrier.phase}"
-            if barrier.pending <= 0:
+            if (missed := self._missed(place, waiting[0], number)) > 1:
+                missing = f"{missed} phases have ended since the latest wait: {barrier.expected} arrivals end a phase, "
+                missing += "and more came"
+            elif barrier.pending <= 0:
                 missing = f"all threads have arrived in phase {barrier.phase} and {abs(barrier.bytes)} bytes are " + (
                     "missing" if barrier.bytes > 0 else "too many"
                 )
             elif barrier.pending == barrier.expected and not barrier.bytes:
                 missing = f"no thread arrives in phase {barrier.phase}, of parity {barrier.phase & 1}"
                 missing += f"; a wait for parity {token & 1 ^ 1} would end" if call.parity and barrier.phase else ""
-            detail = f"{len(waiting)} threads wait for {awaited} of a barrier object, but {missing}"
+            who = f"{len(waiting)} thread{'s wait' if len(waiting) > 1 else ' waits'}"
+            detail = f"{who} for {awaited} of a barrier object, but {missing}"
             access = self._shared.place_of(place * 8)
             self._batch.report("deadlock", Occurrence(number, waiting[0], len(waiting)), access, detail=detail)
         return bool(found)
+
+    def _missed(self, place: int, lane: int, number: int) -> int:
+        """Return how many phases have ended since a lane that waits for a parity has last seen one; 0 for a token."""
+        passed = self._passed.get(place)
+        seen = 0 if passed is None else max(int(passed[lane % passed.size]), 0)
+        return self._mbarriers[place].phase - seen if self._calls[number].parity else 0
+
+    def _likely_cause(self, group: tuple[tuple[int, ...], list[int]]) -> int:
+        """Return a small number for waiting lanes whose barrier object shows why they wait."""
+        (place, _, number), (lane, *_) = group
+        barrier = self._mbarriers[place]
+        if self._missed(place, lane, number) > 1:
+            return 0
+        if barrier.pending <= 0:
+            return 1 if barrier.brought[1] else 3
+        return 2 if barrier.pending < barrier.expected else 4
 
     def _report_bytes(self, place: int, barrier: _Mbarrier) -> None:
         """Report an object whose copies bring other bytes than were announced."""
