@@ -17,7 +17,7 @@ from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
 from evokern.simt.sanitizer.async_copies import AsyncCopy
-from evokern.simt.sanitizer.mbarriers import MbarrierCall
+from evokern.simt.sanitizer.mbarrier_state import MbarrierCall
 
 MOST_SLEEP_NS = 1_000_000
 """Longest sleep of one ``nanosleep`` in nanoseconds (PTX ISA 9.7.19.2)."""

@@ -20,7 +20,7 @@ from evokern.simt.memory.tensor_tiles import CHUNK, Pieces, linear_pieces, tile_
 from evokern.simt.operations.memory_ops import address_rows, lane_addresses, reaches_cluster, space_of
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
-from evokern.simt.sanitizer.mbarriers import MbarrierCall
+from evokern.simt.sanitizer.mbarrier_state import MbarrierCall
 from evokern.simt.state import MachineState
 
 _ONE = np.ones(1, np.int64)
@@ -216,6 +216,8 @@ def _send(state: MachineState, sent: _Sent, call: MbarrierCall, stamp: int) -> N
         mine = slice(*bounds[sent.chosen[at] : sent.chosen[at] + 2])
         index = first[at] + part.pieces.chunks[mine] // CHUNK
         kept = None if words is None else words[mine]
+        if state.mbarriers.overwritten(lane, index, CHUNK, number):
+            continue
         state.mbarriers.expects_copy(lane, int(places[at]), number)
         state.bulk.issue(
             Arrival(

@@ -22,7 +22,7 @@ from evokern.simt.memory.bulk_copies import Arrival
 from evokern.simt.memory.global_space import AccessSite
 from evokern.simt.operations.spaces import AccessRules, Values, by_state_space, space_accesses, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.sanitizer.mbarriers import MbarrierCall
+from evokern.simt.sanitizer.mbarrier_state import MbarrierCall
 
 _SPACES = ("global", "shared", "local", "const", "param")
 

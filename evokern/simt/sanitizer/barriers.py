@@ -231,13 +231,13 @@ class Barriers:
             mine = released & (barrier.number == number)
             out[mine] = np.repeat(result, width)[mine]
 
-    def report_stuck(self) -> bool:
-        """Report lanes that wait forever; return whether such lanes exist."""
+    def report_stuck(self, *, counted: bool = False) -> bool:
+        """Report lanes that wait forever, perhaps only those at barriers with a count; return whether there are any."""
         stuck = False
         width = self._batch.geometry.width
         for identity, barrier in self._ids.items():
             lanes = np.flatnonzero(barrier.waiting)
-            if not lanes.size:
+            if not lanes.size or (counted and not barrier.wanted[lanes[0]]):
                 continue
             stuck = True
             first = int(lanes[0])

@@ -25,7 +25,8 @@ HINTS: dict[str, str] = {
     "misaligned": "A vector access needs an address that is a multiple of its width: check pitch and offset.",
     "uninitialised": "This memory was never written: check load loops, tails and accumulators.",
     "shared_race": "Two threads access the same memory without a barrier: add __syncthreads() or __syncwarp().",
-    "async_not_waited": "A copy or product may still be running: wait for its group, add a barrier, then use the data.",
+    "async_not_waited": "A copy or product may still be running: wait for its barrier object or group before the data "
+    "are used, and do not start it before its memory is released.",
     "cluster_lifetime": "A block's shared memory exists only while the block runs: call cluster.sync() before and "
     "after other blocks access it.",
     "proxy_fence": "wgmma and bulk copies may not see the stored data: add fence.proxy.async after the stores, before "
@@ -69,7 +70,9 @@ WILD_HINT = "Check for a null pointer, and for a pointer read from memory that d
 """Usual cause of an access at least `WILD_BYTES` from every allocation."""
 NAMED_BARRIER, BACKGROUND = "named barrier", "in the background"
 """Words for barriers with a thread count, and for accesses of copies and products, in messages."""
-NAMED_HINT = "All bar.sync and bar.arrive of one barrier id need the same thread count, and a thread arrives once per use."
+NAMED_HINT = (
+    "All bar.sync and bar.arrive of one barrier id need the same thread count, and a thread arrives once per use."
+)
 """Usual cause of `barrier_divergence` at a named barrier."""
 ASYNC_HINT = (
     "Nothing orders the bulk copy or wgmma with the other access: before the memory is used or reused, wait for the "

@@ -29,8 +29,7 @@ class ThreadOrder(ThreadClocks):
 
     Attributes:
         fences: whether there was any fence.
-        cluster_arrivals: number of each lane's arrivals at the cluster's barrier.
-        cluster_waits: number of each lane's completed waits there.
+        cluster_arrivals, cluster_waits: number of each lane's arrivals and completed waits at the cluster's barrier.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -46,8 +45,7 @@ class ThreadOrder(ThreadClocks):
         self._products = np.zeros(batch.lanes, np.int64)
         """Stamp up to which the products of each lane's warpgroup have ended."""
         self.fences = False
-        self.cluster_arrivals = np.zeros(batch.lanes, np.int64)
-        self.cluster_waits = np.zeros(batch.lanes, np.int64)
+        self.cluster_arrivals, self.cluster_waits = np.zeros((2, batch.lanes), np.int64)
         self.on_copy(self._copy_touched)
 
     def load(self, start: int) -> None:
@@ -56,12 +54,9 @@ class ThreadOrder(ThreadClocks):
         Args:
             start: a stamp later than any access so far.
         """
-        self._fenced.fill(0)
-        self._fenced_near.fill(0)
-        self._touched.fill(0)
-        self._products.fill(0)
-        self.cluster_arrivals.fill(0)
-        self.cluster_waits.fill(0)
+        for row in (self._fenced, self._fenced_near, self._touched, self._products, self.cluster_arrivals,
+                    self.cluster_waits):  # fmt: skip
+            row.fill(0)
         self.fences = False
         self._published.clear()
         super().load(start)

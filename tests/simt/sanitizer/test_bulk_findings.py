@@ -257,7 +257,7 @@ CASES: dict[str, Case] = {
     "count_too_large": (one("if (t == 0) { init(empty, FIX(1, 2)); | BAR_FENCE; expect(empty, 1024); "
                             "load(tile[0], in, 1024, empty); } __syncthreads(); | wait(empty, 0);"), "deadlock",
                         "wait(empty", "1 of 2 arrivals are missing", PLAIN),
-    "count_too_small": (ring(CONSUMERS="FIX(256, 128)"), "deadlock", "wait(empty", "2 phases have ended since", PLAIN),
+    "count_too_small": (ring(CONSUMERS="FIX(256, 128)"), "deadlock", "wait(empty", "2 phases have ended", PLAIN),
     # Tiles.
     "read_before_barrier": (one(f"{ISSUE} | FIX(wait(full, 0),);"), "async_not_waited", "out[t] = tile",
                             "before the asynchronous copy", PLAIN),
@@ -329,6 +329,8 @@ CASES: dict[str, Case] = {
     "arrives_twice": (one(f"{ISSUE} | wait(full, 0); | if (w == 0) {{ FIX(,NOW(\"bar.arrive 1, 288;\");) | "
                           "NOW(\"bar.arrive 1, 288;\"); } __syncthreads(); | if (w) NOW(\"bar.sync 1, 288;\");"),
                       "barrier_divergence", "bar.arrive 1", "arrive twice at named barrier 1", PLAIN),
+    "waits_for_more_threads": (ring(RELEASE="NOW(\"bar.sync 1, \" FIX(\"256\", \"288\") \";\"); | arrive(empty + s);"),
+                               "deadlock", "bar.sync 1", "but 288 threads are required", PLAIN),
     # Tensor maps.
     "rank": (one("if (t == 0) { expect(full, 1024); | FIX(load2(tile[0], map, 0, 32 * block, full), PTX(\"cp.async.bulk"
                  ".tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];\", "
@@ -336,6 +338,10 @@ CASES: dict[str, Case] = {
              "FIX(load2", "has 2 dimensions, but the copy has 1", PLAIN),
     "no_map": (one("if (t == 0) { expect(full, 1024); | load2(tile[0], FIX(map, *(const Map*)in), 0, 32 * block, full);"
                    " } | wait(full, 0);"), "tensor_map", "load2(tile", "does not contain one", PLAIN),
+    "tile_overlaps_object": (one("u64* const b = FIX(full, (u64*)(tile[0] + 128)); if (t == 0) { FIX(,init(b, 1)); "
+                                 "BAR_FENCE; expect(b, 1024); | load(tile[0], in, 1024, b); } __syncthreads(); "
+                                 "wait(b, 0);"),
+                             "out_of_bounds", "load(tile", "overwrites a barrier object", PLAIN),
     # Clusters.
     "not_multicast": (ring(**PAIR | {"FILL": PAIR["FILL"].replace(", 3)", ", FIX(3, 1 << rank))")}),
                       "deadlock", "wait(full", "512 bytes are missing", CLUSTER),
