@@ -16,11 +16,11 @@ from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.memory.bulk_copies import Arrival
 from evokern.simt.memory.global_space import AccessSite
+from evokern.simt.memory.mbarrier_state import MbarrierCall
 from evokern.simt.memory.tensor_tiles import CHUNK, Pieces, linear_pieces, tile_pieces
 from evokern.simt.operations.memory_ops import address_rows, lane_addresses, reaches_cluster, space_of
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
-from evokern.simt.sanitizer.mbarrier_state import MbarrierCall
 from evokern.simt.state import MachineState
 
 _ONE = np.ones(1, np.int64)

@@ -20,9 +20,9 @@ from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.memory.bulk_copies import Arrival
 from evokern.simt.memory.global_space import AccessSite
+from evokern.simt.memory.mbarrier_state import MbarrierCall
 from evokern.simt.operations.spaces import AccessRules, Values, by_state_space, space_accesses, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.sanitizer.mbarrier_state import MbarrierCall
 
 _SPACES = ("global", "shared", "local", "const", "param")
 

@@ -14,8 +14,8 @@ from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.bulk_copies import BulkCopies
+from evokern.simt.memory.mbarrier_state import Mbarrier, MbarrierCall, ended_phases
 from evokern.simt.sanitizer.findings import ERROR, WARNING
-from evokern.simt.sanitizer.mbarrier_state import Mbarrier, MbarrierCall, ended_phases
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 

@@ -54,8 +54,8 @@ class ThreadOrder(ThreadClocks):
         Args:
             start: a stamp later than any access so far.
         """
-        for row in (self._fenced, self._fenced_near, self._touched, self._products, self.cluster_arrivals,
-                    self.cluster_waits):  # fmt: skip
+        rows = self._fenced, self._fenced_near, self._touched, self._products, self.cluster_arrivals
+        for row in (*rows, self.cluster_waits):
             row.fill(0)
         self.fences = False
         self._published.clear()
@@ -295,11 +295,9 @@ class ThreadOrder(ThreadClocks):
     def complete(self, block: int, place: int) -> None:
         """Merge a barrier object's clock into the clocks of the threads that wait at it, after a phase has ended."""
         for suffix in self._suffixes:
-            known, ended = self._published.get((block, f"arrivals{suffix}", place)), (block, f"mbarrier{suffix}", place)
-            if ended in self._published:
-                self._published[block, f"earlier{suffix}", place] = self._published[ended]
-            if known is not None:
-                self._published[ended] = known
+            for name, later in (("earlier", "mbarrier"), ("mbarrier", "arrivals")):
+                if (known := self._published.get((block, later + suffix, place))) is not None:
+                    self._published[block, name + suffix, place] = known
 
     def wait(self, active: Active, place: Array, *, near: bool = False, earlier: bool = False) -> None:
         """Order all accesses before the end of a barrier object's last phase before the lanes that saw this end.
