@@ -42,6 +42,10 @@ class LineTable:
     """(file, line, column, number of the call's location or -1) of each distinct ``.loc``."""
     _index: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
     _latest: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _here: set[tuple[int, int, int]] = field(default_factory=set)
+    """Locations since the start of the basic block."""
+    _undecided: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Location → its call, which the basic block has not named yet."""
     _last: int = -1
     _locations: dict[int, SourceLocation] = field(default_factory=dict)
     _own: dict[int, str | None] = field(default_factory=dict)
@@ -50,12 +54,30 @@ class LineTable:
         """Record a location and return its number; for line 0 (merged code), return the previous location's number."""
         if line == 0 and self._last >= 0:
             return self._last
-        outer = -1
+        outer, key = -1, (file, line, column)
+        undecided = inlined_at is not None and inlined_at not in self._here
         if inlined_at is not None:
             known = self._latest.get(inlined_at)
             outer = self._number((*inlined_at, -1)) if known is None else known
-        self._last = self._number((file, line, column, outer))
+        if undecided:
+            self._last = self._latest[key] = len(self.places)
+            self.places.append((*key, outer))
+        else:
+            self._last = self._number((*key, outer))
+        self._here.add(key)
+        for place in [place for place, call in self._undecided.items() if call == key]:
+            self.places[place] = (*self.places[place][:3], self._last)
+            del self._undecided[place]
+        if inlined_at is not None and undecided:
+            self._undecided[self._last] = inlined_at
+        else:
+            self._undecided.clear()
         return self._last
+
+    def begin_block(self) -> None:
+        """Start a basic block: in a loop, the compiler names a call after the code that it inlined there."""
+        self._here.clear()
+        self._undecided.clear()
 
     def _number(self, key: tuple[int, int, int, int]) -> int:
         number = self._index.get(key)

@@ -149,6 +149,7 @@ class Parser:
             if self._labels:
                 self._labels[-1][1][label] = name
             self._function.labels[name] = len(self._function.instructions)
+            self.lines.begin_block()
             piece = rest
             match = _LABEL.match(piece)
         return piece

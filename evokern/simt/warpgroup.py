@@ -194,8 +194,8 @@ class RegisterCounts:
         warps = np.unique(active.lanes >> 5)
         wrong = warps[self._counts[warps] > wanted if more else self._counts[warps] < wanted]
         if wrong.size:
-            has, act = int(self._counts[wrong[0]]), "requests" if more else "releases all but"
-            detail = f"A warp with {has} registers per thread {act} {wanted}"
+            has, act = int(self._counts[wrong[0]]), "raises" if more else "lowers"
+            detail = f"setmaxnreg {act} the registers per thread to {wanted}, but the warp has {has}"
             self._batch.report("registers", Occurrence(number, int(wrong[0]) * 32, 32 * wrong.size), detail=detail)
         self._counts[warps] = wanted
         if more or self._number < 0:

@@ -51,3 +51,13 @@ def test_what_no_file_of_the_users_explains_is_nowhere() -> None:
     table = _table()
     assert UNKNOWN_LOCATION == table.source_location(-1)
     assert 0 == table.line(table.add(3, 12, 1, None))
+
+
+def test_call_that_is_named_after_its_inlined_code() -> None:
+    """In a loop, the code inlined from a call belongs to the call that its basic block names next."""
+    table = _table()
+    for call in (7, 9):
+        table.begin_block()
+        place = table.add(2, 14, 10, (2, 15, 10))
+        table.add(2, 15, 10, (1, call, 3))
+        assert SourceLocation(call) == table.source_location(place)

@@ -12,12 +12,12 @@ from evokern.simt.arrays import RAW, Action, Active, Array
 from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.memory.global_space import AccessSite
+from evokern.simt.memory.mbarrier_state import MbarrierCall
 from evokern.simt.operations.bulk_ops import bind_bulk_copy
 from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
 from evokern.simt.sanitizer.async_copies import AsyncCopy
-from evokern.simt.sanitizer.mbarriers import MbarrierCall
 
 MOST_SLEEP_NS = 1_000_000
 """Longest sleep of one ``nanosleep`` in nanoseconds (PTX ISA 9.7.19.2)."""

@@ -16,11 +16,11 @@ from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.memory.bulk_copies import Arrival
 from evokern.simt.memory.global_space import AccessSite
+from evokern.simt.memory.mbarrier_state import MbarrierCall
 from evokern.simt.memory.tensor_tiles import CHUNK, Pieces, linear_pieces, tile_pieces
 from evokern.simt.operations.memory_ops import address_rows, lane_addresses, reaches_cluster, space_of
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
-from evokern.simt.sanitizer.mbarriers import MbarrierCall
 from evokern.simt.state import MachineState
 
 _ONE = np.ones(1, np.int64)
@@ -207,6 +207,8 @@ def _send(state: MachineState, sent: _Sent, call: MbarrierCall, stamp: int) -> N
     found, places = state.mbarriers.locate(active, sent.to_rank(sent.barrier), call)
     if tiles is None or found is not active:
         return
+    if not state.mbarriers.same_block(active, sent.to_rank(part.shared), sent.to_rank(sent.barrier), number):
+        return
     data, words = sent.data
     step = -1 if state.events is None else state.events.step
     bounds = np.searchsorted(part.pieces.chunk_owner, np.arange(part.active.count + 1))
@@ -214,6 +216,8 @@ def _send(state: MachineState, sent: _Sent, call: MbarrierCall, stamp: int) -> N
         mine = slice(*bounds[sent.chosen[at] : sent.chosen[at] + 2])
         index = first[at] + part.pieces.chunks[mine] // CHUNK
         kept = None if words is None else words[mine]
+        if state.mbarriers.overwritten(lane, index, CHUNK, number):
+            continue
         state.mbarriers.expects_copy(lane, int(places[at]), number)
         state.bulk.issue(
             Arrival(

@@ -20,9 +20,9 @@ from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.memory.bulk_copies import Arrival
 from evokern.simt.memory.global_space import AccessSite
+from evokern.simt.memory.mbarrier_state import MbarrierCall
 from evokern.simt.operations.spaces import AccessRules, Values, by_state_space, space_accesses, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.sanitizer.mbarriers import MbarrierCall
 
 _SPACES = ("global", "shared", "local", "const", "param")
 
@@ -276,9 +276,10 @@ def _store_async(i: Instruction, b: Binder, gather: Values, width: int) -> Actio
         if not active.count:
             return
         stamp, step = state.bulk.now(), -1 if state.events is None else state.events.step
-        sound, index, _ = state.shared.locate(active, target(active), 0, width, number, cluster=True)
-        found, places = state.mbarriers.locate(active, barrier(active), call)
-        if sound is active and found is active:
+        to, at_object = target(active), barrier(active)
+        sound, index, _ = state.shared.locate(active, to, 0, width, number, cluster=True)
+        found, places = state.mbarriers.locate(active, at_object, call)
+        if sound is active and found is active and state.mbarriers.same_block(active, to, at_object, number):
             values = gather(active).view(RAW[width])
             for at, lane in enumerate(active.lanes.tolist()):
                 arrival = Arrival(

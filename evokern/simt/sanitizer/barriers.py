@@ -13,6 +13,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
+from evokern.simt.sanitizer.findings import NAMED_BARRIER
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import Schedule
 
@@ -91,9 +92,11 @@ class Barriers:
             barrier = self._ids.setdefault(int(which), _Barrier(self._batch.lanes))
             lanes = part.lanes
             self._first(barrier, lanes)
+            wanted = np.broadcast_to(0 if call.wanted is None else part.pick(call.wanted), lanes.shape)
+            self._check_arrivals(int(which), barrier, lanes, wanted, call.number)
             barrier.arrived[lanes] = True
             barrier.number[lanes] = call.number
-            barrier.wanted[lanes] = 0 if call.wanted is None else part.pick(call.wanted)
+            barrier.wanted[lanes] = wanted
             if call.waits:
                 barrier.waiting[lanes] = True
                 barrier.follow[lanes] = key
@@ -115,6 +118,27 @@ class Barriers:
         fresh = blocks[~barrier.arrived.reshape(-1, width)[blocks].any(1)]
         barrier.present.reshape(-1, width)[fresh] = self._batch.live.reshape(-1, width)[fresh]
         self.busy.reshape(-1, width)[fresh] = False
+
+    def _check_arrivals(self, identity: int, barrier: _Barrier, lanes: Array, wanted: Array, number: int) -> None:
+        """Report arrivals with another thread count than earlier ones in the block, and arrivals of the same thread."""
+        width, padded = self._batch.geometry.width, np.where(wanted > 0, wanted, self._batch.geometry.width)
+        again = barrier.arrived[lanes]
+        if again.any():
+            detail = f"Threads arrive twice at {NAMED_BARRIER} {identity} before it is complete"
+            lane = int(lanes[again][0])
+            at = Occurrence(number, lane, int(np.count_nonzero(again)), int(barrier.number[lane]))
+            self._batch.report("barrier_divergence", at, detail=detail)
+        before = barrier.arrived.reshape(-1, width)
+        known = np.where(barrier.wanted > 0, barrier.wanted, width).reshape(-1, width).max(1, where=before, initial=0)
+        of_block = known[lanes // width]
+        differ = (of_block > 0) & (of_block != padded)
+        if differ.any():
+            lane = int(lanes[differ][0])
+            earlier = lane // width * width + int(np.flatnonzero(before[lane // width])[0])
+            detail = f"{NAMED_BARRIER.capitalize()} {identity} is for {int(padded[differ][0])} threads here, but for "
+            detail += f"{int(of_block[differ][0])} at the other access"
+            at = Occurrence(number, lane, int(np.count_nonzero(differ)), int(barrier.number[earlier]))
+            self._batch.report("barrier_divergence", at, detail=detail)
 
     def recheck(self) -> None:
         """Check the barriers again after lanes have exited, because barriers without a count may now be complete."""
@@ -207,13 +231,13 @@ class Barriers:
             mine = released & (barrier.number == number)
             out[mine] = np.repeat(result, width)[mine]
 
-    def report_stuck(self) -> bool:
-        """Report lanes that wait forever; return whether such lanes exist."""
+    def report_stuck(self, *, counted: bool = False) -> bool:
+        """Report lanes that wait forever, perhaps only those at barriers with a count; return whether there are any."""
         stuck = False
         width = self._batch.geometry.width
         for identity, barrier in self._ids.items():
             lanes = np.flatnonzero(barrier.waiting)
-            if not lanes.size:
+            if not lanes.size or (counted and not barrier.wanted[lanes[0]]):
                 continue
             stuck = True
             first = int(lanes[0])

@@ -25,7 +25,8 @@ HINTS: dict[str, str] = {
     "misaligned": "A vector access needs an address that is a multiple of its width: check pitch and offset.",
     "uninitialised": "This memory was never written: check load loops, tails and accumulators.",
     "shared_race": "Two threads access the same memory without a barrier: add __syncthreads() or __syncwarp().",
-    "async_not_waited": "A copy or product may still be running: wait for its group, add a barrier, then use the data.",
+    "async_not_waited": "A copy or product may still be running: wait for its barrier object or group before the data "
+    "are used, and do not start it before its memory is released.",
     "cluster_lifetime": "A block's shared memory exists only while the block runs: call cluster.sync() before and "
     "after other blocks access it.",
     "proxy_fence": "wgmma and bulk copies may not see the stored data: add fence.proxy.async after the stores, before "
@@ -67,6 +68,19 @@ WILD_BYTES = 1 << 38
 """Distance from every allocation that no 32-bit index of elements of up to 16 bytes reaches."""
 WILD_HINT = "Check for a null pointer, and for a pointer read from memory that does not contain one."
 """Usual cause of an access at least `WILD_BYTES` from every allocation."""
+NAMED_BARRIER, BACKGROUND = "named barrier", "in the background"
+"""Words for barriers with a thread count, and for accesses of copies and products, in messages."""
+NAMED_HINT = (
+    "All bar.sync and bar.arrive of one barrier id need the same thread count, and a thread arrives once per use."
+)
+"""Usual cause of `barrier_divergence` at a named barrier."""
+ASYNC_HINT = (
+    "Nothing orders the bulk copy or wgmma with the other access: before the memory is used or reused, wait for the "
+    "tile's barrier object and all of its bytes, or for the product's group."
+)
+"""Usual cause of a `shared_race` of a bulk copy or of a product."""
+ASYNC_INSTRUCTIONS = ("cp.async.bulk", "st.async", "wgmma")
+"""Instructions that access shared memory in the background."""
 SAME_CLUSTER = "of the same cluster"
 """Suffix for threads of another block in the cluster, in messages."""
 
@@ -366,6 +380,10 @@ def _hint(found: Finding) -> str:
     kind, detail, access = found.kind, found.hint, found.access
     of_cluster = SAME_CLUSTER in detail or found.instruction.startswith("barrier.cluster")
     cause = CLUSTER_HINTS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
+    if kind == "shared_race" and (BACKGROUND in detail or found.instruction.startswith(ASYNC_INSTRUCTIONS)):
+        cause = ASYNC_HINT
+    if kind == "barrier_divergence" and NAMED_BARRIER in detail.lower():
+        cause = NAMED_HINT
     if kind == "out_of_bounds" and (not access.allocation or abs(access.offset) >= FAR_BYTES):
         cause = FAR_HINT if access.allocation else WILD_HINT
     return f"{detail.removesuffix('.')}. {cause}" if detail else cause

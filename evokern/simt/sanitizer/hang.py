@@ -95,6 +95,7 @@ class HangDetector:
         elif self._lane_comparisons and self._repeats(key, active, burst):
             waits = self._reads_global and self._has_other_batches(active)
             if not waits and self._machine.mbarriers.report_stuck(int(active.lanes[0])):
+                self._machine.barriers.report_stuck(counted=True)
                 self._batch.stop()
             self.stop_hung(segment, REPEATS + OUTSIDE * waits, certain=not waits)
 

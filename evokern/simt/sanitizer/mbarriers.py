@@ -7,80 +7,17 @@ programs. A bulk copy counts as complete once a thread finds the phase unfinishe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.bulk_copies import BulkCopies
+from evokern.simt.memory.mbarrier_state import Mbarrier, MbarrierCall, ended_phases
 from evokern.simt.sanitizer.findings import ERROR, WARNING
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MbarrierCall:
-    """An instruction that uses barrier objects."""
-
-    number: int
-    """The instruction."""
-    offset: int = 0
-    """Bytes to add to addresses."""
-    relaxed: bool = False
-    """Whether it neither publishes nor acquires accesses."""
-    drop: bool = False
-    """Whether later phases expect one arrival less."""
-    parity: bool = False
-    """Whether it waits for a parity instead of a token's phase."""
-    cluster: bool = False
-    """Whether the objects may be in other blocks of the cluster."""
-    near: bool = False
-    """Whether its scope is the block, in a cluster of several."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Mbarrier:
-    """State of one barrier object."""
-
-    expected: int
-    """Number of arrivals that end a phase."""
-    pending: int
-    """Arrivals still missing in this phase."""
-    lane: int = 0
-    """The lane that initialised it."""
-    stamp: int = 0
-    """Time stamp of the initialisation."""
-    published: bool = False
-    """Whether ``fence.mbarrier_init`` has published it to the cluster."""
-    phase: int = 0
-    """Number of phases that have ended."""
-    bytes: int = 0
-    """Announced bytes still missing; negative if more have arrived."""
-    announced: tuple[int, int] = (-1, 0)
-    """Latest instruction that announced bytes in this phase, and all bytes that this phase announced."""
-    brought: tuple[int, int, str] = (-1, 0, "")
-    """Latest copy that brought bytes in this phase, all bytes brought in it, and the tile of the copy."""
-
-    ended: tuple[int, bool] = (-1, False)
-    """Step of the record in which the last arrival or copy of the latest phase was issued; whether it was a copy."""
-
-    def settle(self, step: int, *, copied: bool = False) -> bool:
-        """End the phase if no arrival and no bytes are missing; return whether the phase ended."""
-        if self.pending > 0 or self.bytes != 0:
-            return False
-        self.phase += 1
-        self.pending = self.expected
-        self.ended = step, copied
-        self.announced, self.brought = (-1, 0), (-1, 0, "")
-        return True
-
-    def announce(self, number: int, size: int) -> None:
-        """Expect more bytes or, with a negative size, count bytes that have arrived."""
-        self.bytes += size
-        if size > 0:
-            self.announced = number, self.announced[1] + size
 
 
 class Mbarriers:
@@ -96,7 +33,9 @@ class Mbarriers:
     ) -> None:
         self._batch, self._shared, self._copies = batch, copies.shared, copies
         self._order, self._proxy_fences, self._events = order, proxy_fences, events
-        self._mbarriers: dict[int, _Mbarrier] = {}
+        self._mbarriers: dict[int, Mbarrier] = {}
+        self._places: Array | None = None
+        """All objects in order; None after a change."""
         self._awaited = np.full((3, batch.lanes), -1, np.int64)
         """Object (-1 for none), phase or parity, and instruction of each lane's latest wait that failed."""
         self._calls: dict[int, MbarrierCall] = {}
@@ -108,6 +47,7 @@ class Mbarriers:
     def load(self) -> None:
         """Reset the state for new blocks."""
         self._mbarriers.clear()
+        self._places = None
         self._awaited[0] = -1
         self._passed.clear()
         self._repeated.clear()
@@ -126,15 +66,48 @@ class Mbarriers:
             shared.shadow.settle(index, 8, leaders)
         return sound, index
 
+    def same_block(self, active: Active, data: Array, objects: Array, number: int) -> bool:
+        """Report data for another block of the cluster than the barrier object that counts them; return whether none.
+
+        Args:
+            active: the lanes.
+            data: address of each lane's data.
+            objects: address of each lane's barrier object.
+            number: the instruction.
+        """
+        apart = data >> RANK_BITS != objects >> RANK_BITS
+        if apart.any():
+            ranks = (int(address[apart][0]) >> RANK_BITS for address in (data, objects))
+            detail = "The data go to the block of rank {}, but their barrier object is in that of rank {}".format(
+                *ranks
+            )
+            self._batch.report("transaction_bytes", Occurrence.of(number, active.lanes[apart]), detail=detail)
+        return not apart.any()
+
+    def overwritten(self, lane: int, index: Array, width: int, number: int) -> bool:
+        """Report a copy of a lane to these indices, in units of a width in bytes, if it overwrites a barrier object."""
+        if self._places is None:
+            self._places = np.array(sorted(self._mbarriers), np.int64)
+        ends = np.array([int(index.min()), int(index.max()) + 1]) * width // 8
+        places = self._places[slice(*np.searchsorted(self._places, ends))]
+        if places.size:
+            places = places[np.isin(places * 8 // width, index)]
+        if places.size:
+            detail = "The copy overwrites a barrier object, because its tile is too large or their memory overlaps"
+            self._report("out_of_bounds", number, lane, int(places[0]), detail)
+        return bool(places.size)
+
     def init(self, active: Active, address: Array, call: MbarrierCall, counts: Array | None) -> None:
         """Initialise one object per lane and start its phase 0; without counts, end the life of the objects."""
         sound, index = self.locate(active, address, call)
         if sound is None:
             return
-        order, stamp = self._order, 0
+        order, stamp, self._places = self._order, 0, None
         if order is not None:
             stamp, order.dirty = order.now, True
         for at, (place, lane) in enumerate(zip(index.tolist(), sound.lanes.tolist(), strict=True)):
+            if order is not None and place in self._mbarriers:
+                self._check_unused(self._mbarriers[place], lane, place, call.number)
             if counts is None:
                 self._mbarriers.pop(place, None)
             else:
@@ -142,29 +115,49 @@ class Mbarriers:
                 if (known := self._mbarriers.get(place)) is not None and self._unordered(known, np.array([lane])).size:
                     detail = f"Its initialisation by {self._owner(known, lane)} is not ordered with this one"
                     self._report("shared_race", call.number, lane, place, detail)
-                self._mbarriers[place] = _Mbarrier(expected=count, pending=count, lane=lane, stamp=stamp)
+                self._mbarriers[place] = self._new(count, lane, stamp)
+
+    def _check_unused(self, known: Mbarrier, lane: int, place: int, number: int) -> None:
+        """Report the end of an object that threads of other warps have used without order before it."""
+        assert self._order is not None
+        used = np.flatnonzero(known.used)
+        used = used[used >> 5 != lane % known.used.size >> 5]
+        late = used[self._order.seen(np.full(used.size, lane), used) <= known.used[used]]
+        if late.size:
+            user = self._batch.describe_thread(lane, int(late[0]))
+            self._report("shared_race", number, lane, place, f"The barrier object may still be in use by {user}")
+
+    def _new(self, count: int, lane: int, stamp: int = 0) -> Mbarrier:
+        used = np.zeros(self._batch.geometry.cluster_width, np.int64)
+        return Mbarrier(expected=count, pending=count, lane=lane, stamp=stamp, used=used)
 
     def publish(self, active: Active) -> None:
         """Publish to the cluster the objects that the active lanes have initialised (``fence.mbarrier_init``)."""
         for one in self._mbarriers.values():
-            one.published |= bool(active.mask[one.lane])
+            if active.mask[one.lane] and one.published < 0:
+                one.published = 0 if self._order is None else int(self._order.cluster_arrivals[one.lane])
 
-    def _of(self, place: int, lanes: Array, number: int) -> _Mbarrier:
+    def _of(self, place: int, lanes: Array, number: int) -> Mbarrier:
         known = self._mbarriers.get(place)
         if known is None:
             detail = "This barrier object was never initialised, or is no longer valid"
             self._report("uninitialised", number, int(lanes[0]), place, detail)
-            known = self._mbarriers[place] = _Mbarrier(expected=1, pending=1, lane=int(lanes[0]))
-        elif not known.published:
+            known, self._places = self._new(1, int(lanes[0])), None
+            self._mbarriers[place] = known
+        elif self._order is not None and not known.used[lanes % known.used.size].all():
             early = self._unordered(known, lanes)
-            if early.size:
+            if known.published >= 0:  # The lanes of the same warp follow each other.
+                early = early[(self._order.cluster_waits[early] <= known.published) & (early >> 5 != known.lane >> 5)]
+            if early.size and not known.reported:
                 apart = bool((early >> 5 != known.lane >> 5).any())
                 detail = f"Its initialisation by {self._owner(known, int(early[0]))} may come later"
                 self._report("shared_race", number, int(early[-1]), place, detail, ERROR if apart else WARNING)
-                known.published = apart  # One finding is enough.
+                known.reported = apart
+        if self._order is not None:
+            known.used[lanes % known.used.size], self._order.dirty = self._order.now, True
         return known
 
-    def _unordered(self, known: _Mbarrier, lanes: Array) -> Array:
+    def _unordered(self, known: Mbarrier, lanes: Array) -> Array:
         """Return the lanes that are not ordered after the initialisation of an object by another lane."""
         if self._order is None:
             return lanes[:0]
@@ -172,7 +165,7 @@ class Mbarriers:
         found: Array = lanes[(seen <= known.stamp) & (lanes != known.lane)]
         return found
 
-    def _owner(self, known: _Mbarrier, lane: int) -> str:
+    def _owner(self, known: Mbarrier, lane: int) -> str:
         """Describe the thread that initialised an object, for another lane's finding."""
         return self._batch.describe_thread(lane, known.lane % self._batch.geometry.cluster_width)
 
@@ -213,7 +206,7 @@ class Mbarriers:
             self._publish(place, lanes, near=call.near)
         return tokens
 
-    def _check_count(self, barrier: _Mbarrier, count: int, number: int, at: tuple[int, int], again: bool) -> None:
+    def _check_count(self, barrier: Mbarrier, count: int, number: int, at: tuple[int, int], again: bool) -> None:
         """Report an arrival that the phase does not expect."""
         lane, place = at
         arrivals = f"{barrier.expected} arrival{'s' * (barrier.expected != 1)} per phase"
@@ -255,16 +248,16 @@ class Mbarriers:
         barrier = self._of(place, np.array([lane]), number)
         if (
             self._order is not None
-            and not barrier.published
+            and barrier.published < 0
             and not self._proxy_fences.covers(barrier.lane, barrier.stamp)
         ):
             detail = (
                 "No fence.mbarrier_init or fence.proxy.async follows the initialisation of the copy's barrier object"
             )
             self._report("proxy_fence", number, lane, place, detail, WARNING)
-            barrier.published = True
+            barrier.published = 0
 
-    def _land(self, place: int, barrier: _Mbarrier) -> None:
+    def _land(self, place: int, barrier: Mbarrier) -> None:
         """Complete the copies that arrive at an object."""
         for one in self._copies.arriving.pop(place, ()):
             self._copies.land(one)
@@ -289,16 +282,23 @@ class Mbarriers:
             mine = np.flatnonzero(index == place)
             lanes = sound.lanes[mine]
             barrier = self._of(place, lanes, call.number)
-            ended = _ended(barrier, call, token[mine])
+            ended = ended_phases(barrier, call, token[mine])
             if not ended.all() and self._copies.arriving.get(place):
                 self._land(place, barrier)
-                ended |= _ended(barrier, call, token[mine])
+                ended |= ended_phases(barrier, call, token[mine])
             result[mine] = ended
             self._note(place, lanes, (ended, token[mine]), call)
         if self._events is not None:
             self._record(self._events, sound.lanes, index, result)
         if self._order is not None and not call.relaxed and result.any():
-            self._order.wait(self._batch.restrict(sound, result), index[result], near=call.near)
+            older = np.zeros(active.count, np.bool_)
+            if not call.parity:
+                last = np.array([self._mbarriers[place].phase - 1 for place in index.tolist()])
+                older = result & (token.astype(np.int64) < last)
+            for some, earlier in ((result & ~older, False), (older, True)):
+                if some.any():
+                    part = self._batch.restrict(sound, some)
+                    self._order.wait(part, index[some], near=call.near, earlier=earlier)
         return result
 
     def _note(self, place: int, lanes: Array, found: tuple[Array, Array], call: MbarrierCall) -> None:
@@ -340,24 +340,47 @@ class Mbarriers:
         for place, (number, lane) in self._repeated.items() if found else ():
             detail = "This wait awaits a phase that the thread has already seen: the parity must change with each phase"
             self._report("deadlock", number, lane, place, detail)
-        for (place, token, number), waiting in found.items():
+        groups = sorted(found.items(), key=self._likely_cause)
+        for group in groups:
+            (place, token, number), waiting = group
             barrier, call = self._mbarriers[place], self._calls[number]
-            self._report_bytes(place, barrier)
+            if self._likely_cause(group) < 3 or self._likely_cause(groups[0]) > 2:  # A stuck thread may issue a copy.
+                self._report_bytes(place, barrier)
             awaited = f"the end of a phase of parity {token & 1}" if call.parity else f"the end of phase {token}"
             missing = f"{barrier.pending} of {barrier.expected} arrivals are missing in phase {barrier.phase}"
-            if barrier.pending <= 0:
+            if (missed := self._missed(place, waiting[0], number)) > 1:
+                missing = f"{missed} phases have ended since its latest wait: threads arrive more often than it waits, "
+                missing += f"or the count {barrier.expected} of mbarrier.init is too small"
+            elif barrier.pending <= 0:
                 missing = f"all threads have arrived in phase {barrier.phase} and {abs(barrier.bytes)} bytes are " + (
                     "missing" if barrier.bytes > 0 else "too many"
                 )
             elif barrier.pending == barrier.expected and not barrier.bytes:
                 missing = f"no thread arrives in phase {barrier.phase}, of parity {barrier.phase & 1}"
                 missing += f"; a wait for parity {token & 1 ^ 1} would end" if call.parity and barrier.phase else ""
-            detail = f"{len(waiting)} threads wait for {awaited} of a barrier object, but {missing}"
+            who = f"{len(waiting)} thread{'s wait' if len(waiting) > 1 else ' waits'}"
+            detail = f"{who} for {awaited} of a barrier object, but {missing}"
             access = self._shared.place_of(place * 8)
             self._batch.report("deadlock", Occurrence(number, waiting[0], len(waiting)), access, detail=detail)
         return bool(found)
 
-    def _report_bytes(self, place: int, barrier: _Mbarrier) -> None:
+    def _missed(self, place: int, lane: int, number: int) -> int:
+        """Return how many phases have ended since a lane that waits for a parity has last seen one; 0 for a token."""
+        passed = self._passed.get(place)
+        seen = 0 if passed is None else max(int(passed[lane % passed.size]), 0)
+        return self._mbarriers[place].phase - seen if self._calls[number].parity else 0
+
+    def _likely_cause(self, group: tuple[tuple[int, ...], list[int]]) -> int:
+        """Return a small number for waiting lanes whose barrier object shows why they wait."""
+        (place, _, number), (lane, *_) = group
+        barrier = self._mbarriers[place]
+        if self._missed(place, lane, number) > 1:
+            return 0
+        if barrier.pending <= 0:
+            return 1 if barrier.brought[1] else 3
+        return 2 if barrier.pending < barrier.expected else 4
+
+    def _report_bytes(self, place: int, barrier: Mbarrier) -> None:
         """Report an object whose copies bring other bytes than were announced."""
         if barrier.bytes == 0 or barrier.pending > 0 > -barrier.bytes or self._copies.arriving.get(place):
             return
@@ -373,8 +396,3 @@ class Mbarriers:
             for place, barrier in self._mbarriers.items():
                 self._report_bytes(place, barrier)
         self._copies.finish()
-
-
-def _ended(barrier: _Mbarrier, call: MbarrierCall, token: Array) -> Array:
-    found: Array = (token & 1) != (barrier.phase & 1) if call.parity else token < barrier.phase
-    return found

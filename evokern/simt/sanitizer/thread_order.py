@@ -29,6 +29,7 @@ class ThreadOrder(ThreadClocks):
 
     Attributes:
         fences: whether there was any fence.
+        cluster_arrivals, cluster_waits: number of each lane's arrivals and completed waits at the cluster's barrier.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -44,6 +45,7 @@ class ThreadOrder(ThreadClocks):
         self._products = np.zeros(batch.lanes, np.int64)
         """Stamp up to which the products of each lane's warpgroup have ended."""
         self.fences = False
+        self.cluster_arrivals, self.cluster_waits = np.zeros((2, batch.lanes), np.int64)
         self.on_copy(self._copy_touched)
 
     def load(self, start: int) -> None:
@@ -52,10 +54,9 @@ class ThreadOrder(ThreadClocks):
         Args:
             start: a stamp later than any access so far.
         """
-        self._fenced.fill(0)
-        self._fenced_near.fill(0)
-        self._touched.fill(0)
-        self._products.fill(0)
+        rows = self._fenced, self._fenced_near, self._touched, self._products, self.cluster_arrivals
+        for row in (*rows, self.cluster_waits):
+            row.fill(0)
         self.fences = False
         self._published.clear()
         super().load(start)
@@ -159,6 +160,7 @@ class ThreadOrder(ThreadClocks):
                 before a fence.
         """
         self.tick()
+        self.cluster_arrivals[active.mask] += 1
         found: dict[int, Array] = {}
         for cluster, threads in self._leading(self._ordering(active.mask)):
             if releases:
@@ -180,6 +182,7 @@ class ThreadOrder(ThreadClocks):
             known: leading cluster → published knowledge.
         """
         self.tick()
+        self.cluster_waits[mask] += 1
         together = 0
         for cluster, threads in self._leading(self._ordering(mask)):
             seen = known.get(cluster)
@@ -292,20 +295,21 @@ class ThreadOrder(ThreadClocks):
     def complete(self, block: int, place: int) -> None:
         """Merge a barrier object's clock into the clocks of the threads that wait at it, after a phase has ended."""
         for suffix in self._suffixes:
-            known = self._published.get((block, f"arrivals{suffix}", place))
-            if known is not None:
-                self._published[block, f"mbarrier{suffix}", place] = known
+            for name, later in (("earlier", "mbarrier"), ("mbarrier", "arrivals")):
+                if (known := self._published.get((block, later + suffix, place))) is not None:
+                    self._published[block, name + suffix, place] = known
 
-    def wait(self, active: Active, place: Array, *, near: bool = False) -> None:
+    def wait(self, active: Active, place: Array, *, near: bool = False, earlier: bool = False) -> None:
         """Order all accesses before the end of a barrier object's last phase before the lanes that saw this end.
 
         Args:
             active: the lanes.
             place: address of each lane's object in its block.
             near: whether they see only what their own block of the cluster did.
+            earlier: whether they saw only the end of an earlier phase.
         """
         self.tick()
-        self._acquire(active, place, "mbarrier", near=near)
+        self._acquire(active, place, "earlier" if earlier else "mbarrier", near=near)
 
     def fence(self, active: Active, *, near: bool = False) -> None:
         """Record a fence: later instructions of the active lanes may publish the accesses made before it.
@@ -406,7 +410,7 @@ class ThreadOrder(ThreadClocks):
                 if key in self._published and not (wide and near):
                     groups.setdefault(key, []).append(lane % self.width)
         # Addresses in other blocks must be equal only in shared memory, which contains the barrier objects.
-        together = active if space == "mbarrier" else None
+        together = active if space in ("mbarrier", "earlier") else None
         self._see({key: np.array(threads) for key, threads in groups.items()}, together)
 
     def _see(self, groups: dict[tuple[int, str, int], Array], together: Active | None) -> None:

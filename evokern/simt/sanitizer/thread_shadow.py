@@ -16,7 +16,7 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch, Occurrence
 from evokern.simt.sanitizer.access_keys import IN_FLIGHT, NUMBER, STAMP, THREAD, Conflicts, KeyTable, WordAccess
 from evokern.simt.sanitizer.access_log import AccessLog
-from evokern.simt.sanitizer.findings import ERROR, WARNING, Access, Reads
+from evokern.simt.sanitizer.findings import ASYNC_INSTRUCTIONS, BACKGROUND, ERROR, WARNING, Access, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 PlaceOf = Callable[[int, int], Access]
@@ -129,6 +129,9 @@ class ThreadShadow(ABC):
                 mine = chosen & (number == other)
                 lane = int(met.lanes[mine][0])
                 party = self._batch.describe_thread(lane, int(thread[mine][0]), warp=level == WARNING)
+                instruction = self._batch.program.instructions[other].text
+                for name in (name for name in ASYNC_INSTRUCTIONS if name in instruction):
+                    party = f"a {name} of {party}, {BACKGROUND}"
                 found.append(Found(self.race, met.where(mine), f"The same word is {words_of} {party}", level, by))
         return found
 

@@ -270,7 +270,7 @@ class Drawing:
                 self.meet()
         if self.program.space == "shared":
             self.program.closes = self.rng.random() < 0.5
-            self.program.opens = bool(self.program.flags) or self.rng.random() < 0.8
+            self.program.opens = bool(self.program.flags or self.program.arrivals) or self.rng.random() < 0.8
         return self.program
 
     # ---- patterns

@@ -174,6 +174,19 @@ if (t < 256) send(there(&tile[0][t], rank ^ 1), in[t], there(full, rank ^ 1));
 if (t < 256) out[t + (rank ? -1024 : 1024)] = tile[0][t];
 MEET
 """
+TOKENS = """if (t == 0) init(full, 288);
+__syncthreads();
+u64 before = 0, token;
+for (int k = 0; k < 4; k++) {
+  if (t < 256) tile[k & 1][t] = in[t];
+  asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(token) : "r"(at(full)) : "memory");
+  PTX("{ .reg .pred P; W: mbarrier.try_wait.shared::cta.b64 P, [%0], %1; @P bra D; bra W; D: }",
+      "r"(at(full)), "l"(FIX(token, k ? before : token)));
+  before = token;
+  if (t < 256) out[t ^ 128] = tile[k & 1][t ^ 128];
+}
+"""
+"""Values that threads exchange after a wait for the phase of their own arrival."""
 MULTIPLIED = """__shared__ __align__(128) float zeros[576];
 for (int i = t; i < 576; i += 288) zeros[i] = 0.0f;
 PROXY_FENCE;
@@ -244,6 +257,7 @@ CASES: dict[str, Case] = {
     "count_too_large": (one("if (t == 0) { init(empty, FIX(1, 2)); | BAR_FENCE; expect(empty, 1024); "
                             "load(tile[0], in, 1024, empty); } __syncthreads(); | wait(empty, 0);"), "deadlock",
                         "wait(empty", "1 of 2 arrivals are missing", PLAIN),
+    "count_too_small": (ring(CONSUMERS="FIX(256, 128)"), "deadlock", "wait(empty", "2 phases have ended", PLAIN),
     # Tiles.
     "read_before_barrier": (one(f"{ISSUE} | FIX(wait(full, 0),);"), "async_not_waited", "out[t] = tile",
                             "before the asynchronous copy", PLAIN),
@@ -299,6 +313,24 @@ CASES: dict[str, Case] = {
                               "[%0];\", \"r\"(at(full))); | expect(FIX(full + 1, full), 1024); load(tile[0], in, 1024, "
                               "FIX(full + 1, full)); } | __syncthreads(); wait(FIX(full + 1, full), 0);"),
                           "uninitialised", "expect(FIX", "no longer valid", PLAIN),
+    "init_fenced_but_not_ordered": (one(f"{ISSUE} | wait(full, 0);", SYNC="FIX(__syncthreads(),);"), "shared_race",
+                                    "wait(full", "initialisation", PLAIN),
+    "ended_while_in_use": (one(f"{ISSUE} | wait(full, 0); | FIX(__syncthreads(),); | if (t == 0) "
+                               "PTX(\"mbarrier.inval.shared::cta.b64 [%0];\", \"r\"(at(full)));"), "shared_race",
+                           "inval", "may still be in use by thread 32", PLAIN),
+    "token_of_an_earlier_phase": (TOKENS, "shared_race", "= tile[k & 1]", "is written by thread", PLAIN),
+    "token_of_half_of_the_threads": (TOKENS.replace("288", "FIX(288, 144)").replace("FIX(token, k ? before : token)",
+                                                                                   "token"), "shared_race",
+                                     "= tile[k & 1]", "is written by thread", PLAIN),
+    # Named barriers.
+    "other_thread_count": (one(f"{ISSUE} | wait(full, 0); | if (w) NOW(\"bar.sync 1, 288;\"); else "
+                               "NOW(\"bar.arrive 1, \" FIX(\"288\", \"96\") \";\");"), "barrier_divergence", "bar.",
+                           " threads here, but for ", PLAIN),
+    "arrives_twice": (one(f"{ISSUE} | wait(full, 0); | if (w == 0) {{ FIX(,NOW(\"bar.arrive 1, 288;\");) | "
+                          "NOW(\"bar.arrive 1, 288;\"); } __syncthreads(); | if (w) NOW(\"bar.sync 1, 288;\");"),
+                      "barrier_divergence", "bar.arrive 1", "arrive twice at named barrier 1", PLAIN),
+    "waits_for_more_threads": (ring(RELEASE="NOW(\"bar.sync 1, \" FIX(\"256\", \"288\") \";\"); | arrive(empty + s);"),
+                               "deadlock", "bar.sync 1", "but 288 threads are required", PLAIN),
     # Tensor maps.
     "rank": (one("if (t == 0) { expect(full, 1024); | FIX(load2(tile[0], map, 0, 32 * block, full), PTX(\"cp.async.bulk"
                  ".tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];\", "
@@ -306,6 +338,10 @@ CASES: dict[str, Case] = {
              "FIX(load2", "has 2 dimensions, but the copy has 1", PLAIN),
     "no_map": (one("if (t == 0) { expect(full, 1024); | load2(tile[0], FIX(map, *(const Map*)in), 0, 32 * block, full);"
                    " } | wait(full, 0);"), "tensor_map", "load2(tile", "does not contain one", PLAIN),
+    "tile_overlaps_object": (one("u64* const b = FIX(full, (u64*)(tile[0] + 128)); if (t == 0) { FIX(,init(b, 1)); "
+                                 "BAR_FENCE; expect(b, 1024); | load(tile[0], in, 1024, b); } __syncthreads(); "
+                                 "wait(b, 0);"),
+                             "out_of_bounds", "load(tile", "overwrites a barrier object", PLAIN),
     # Clusters.
     "not_multicast": (ring(**PAIR | {"FILL": PAIR["FILL"].replace(", 3)", ", FIX(3, 1 << rank))")}),
                       "deadlock", "wait(full", "512 bytes are missing", CLUSTER),
@@ -325,6 +361,9 @@ CASES: dict[str, Case] = {
     "stored_bytes": (SENT.format("FIX(1024, 2048)", "wait(full, 0);"), "transaction_bytes", "expect(full",
                      "but copies bring 1024", CLUSTER),
     "stored_not_awaited": (SENT.format("1024", "FIX(wait(full, 0),);"), "async_not_waited", "tile[0][t]", "", CLUSTER),
+    "object_of_another_block": (SENT.format("1024", "wait(full, 0);").replace("there(full, rank ^ 1)",
+                                "there(full, FIX(rank ^ 1, rank))"), "transaction_bytes", "send(there", "but their "
+                                "barrier object is in that of rank", CLUSTER),
     # Registers.
     "too_many_registers": (one(f"{ISSUE} | wait(full, 0); | if (t < 128) {{ registers(\"dec\", 40); }} else {{ "
                                "FIX(registers(\"inc\", 232), registers(\"inc\", 240)); }"), "registers", "inc",
@@ -333,7 +372,7 @@ CASES: dict[str, Case] = {
                           "registers", "dec", "four warps of a warpgroup", {"threads": 384}),
     "released_upwards": (one(f"{ISSUE} | wait(full, 0); | if (t < 128) FIX(registers(\"dec\", 40), "
                              "registers(\"dec\", 200));"), "registers", "dec",
-                         "with 168 registers per thread releases all but 200", {"threads": 384}),
+                         "lowers the registers per thread to 200, but the warp has 168", {"threads": 384}),
 }  # fmt: skip
 """Name → body, kind of the finding, text of its line, part of what it says, launch."""
 
