@@ -90,8 +90,8 @@ BASELINE: Sequence[Part] = (
 ABLATIONS = (
     "evo",
     "no climbing: evo; _candidates.ROUNDS=0",
-    "no validity: evo; _pool.CAUTION=1e9",
-    "first design at random: evo; _prior.DRAWN=1",
+    "no validity: evo; _validity.CAUTION=1e9",
+    "first design at random: evo; _first.DRAWN=1",
     "no linear part: evo; _model.LINEAR=0.0",
     "no crossover: evo; _candidates.CROSSED=0",
     "no elites of niches: evo; _candidates.NICHE_BEST=0",

@@ -104,7 +104,7 @@ def test_each_trial_says_when_it_was_compiled_and_executed_and_by_whom(rig: Rig)
 
 
 def test_each_of_several_executors_is_told_with_its_rate(server: ForkServer) -> None:
-    """ReferenceValues of the last minute are counted by who gave them."""
+    """Answers of the last minute are counted by who gave them."""
     spec = WorkerSpec("worker_handlers:Executor", None)
     pools = [WorkerPool(server, spec, size=1) for _ in range(2)]
     executors = LocalMembers([LocalMember(name, pool) for name, pool in zip("ab", pools, strict=True)], depth=1)

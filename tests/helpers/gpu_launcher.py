@@ -57,7 +57,7 @@ def command(jobs: Path, answers: Path) -> list[str]:
 def launch_all(jobs: Sequence[Job], folder: Path, *tool: str, timeout: float = 120) -> tuple[list[Answer], str]:
     """Run jobs in a process of their own, under a tool if one is given; return answers and what was printed.
 
-    ReferenceValues are missing where the tool ended the process.
+    Answers are missing where the tool ended the process.
     """
     folder.mkdir(parents=True, exist_ok=True)
     asked, given = folder / "jobs.pickle", folder / "answers.pickle"

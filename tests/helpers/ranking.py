@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,6 +15,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Space
 from evokern.device._pipeline import COMPILE_DEADLINE_S
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.simulated import DEADLINE_S, MODULES
@@ -35,7 +37,7 @@ class Predict:
 
 
 class RankWorker:
-    """ReferenceValues `Predict` with a time in µs, None where the candidate does not run."""
+    """Answers `Predict` with a time in µs, None where the candidate does not run."""
 
     def __init__(self, settings: SimSettings) -> None:
         import torch
@@ -130,3 +132,19 @@ class Ranking:
 
 def _is_built(result: JobResult) -> bool:
     return result.status == "done" and isinstance(result.value, Built)
+
+
+TRIES = 3000
+"""Draws for each candidate, before the space counts as exhausted."""
+
+
+def drawn_candidates(space: Space, rng: random.Random, count: int) -> list[Config]:
+    """Return different feasible candidates in the order of the draws; fewer than `count` if no more are found."""
+    found: dict[Config, None] = {}
+    for _ in range(TRIES * count):
+        if len(found) == count:
+            break
+        config = space.draw(rng)
+        if space.feasible(config):
+            found[config] = None
+    return list(found)

@@ -89,7 +89,7 @@ class Obedient:
 
 
 class Compiler:
-    """ReferenceValues a configuration with a build whose fingerprint and delay the configuration names."""
+    """Answers a configuration with a build whose fingerprint and delay the configuration names."""
 
     def __init__(self, init: Any) -> None:
         pass
@@ -115,7 +115,7 @@ class Compiler:
 
 
 class Executor:
-    """ReferenceValues work with an outcome that its configuration names."""
+    """Answers work with an outcome that its configuration names."""
 
     def __init__(self, init: Any) -> None:
         self._executed: list[int] = []
@@ -206,7 +206,7 @@ class WhichProcess:
 
 
 class Verifier:
-    """ReferenceValues jobs of a champion's verification: trial 0 is wrong, the others are right."""
+    """Answers jobs of a champion's verification: trial 0 is wrong, the others are right."""
 
     def __init__(self, settings: Any) -> None:
         self.ready_report: dict[str, Any] = {}

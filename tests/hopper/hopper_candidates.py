@@ -36,11 +36,10 @@ from typing import Any
 
 import hopper_paths  # noqa: F401 (finds the helpers)
 import parity_gate
-from drawn_candidates import drawn_candidates
 from model_accuracy import INSTRUCTIONS, accuracy
 from parity_candidates import FOLDERS
 from paths import KERNELS
-from ranking import Ranking
+from ranking import Ranking, drawn_candidates
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory

@@ -298,10 +298,10 @@ def own(x):
 """
     )
     source = """
-from pathlib import Path
+from pathlib import Path as P
 from evokern import Workload
 from evokern.declaration.loading import load_name
-own = load_name(Path(__file__).with_name("reference.py"), "own")
+own = load_name(P(__file__).with_name("reference.py"), "own")
 
 def double(p, t):
     return {"y": own(t["x"])}

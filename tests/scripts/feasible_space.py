@@ -24,8 +24,8 @@ from dataclasses import replace
 from functools import cache
 
 import helpers_path  # noqa: F401 (finds the helpers)
-from drawn_candidates import drawn_candidates
 from paths import KERNELS
+from ranking import drawn_candidates
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory

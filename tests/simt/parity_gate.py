@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from drawn_candidates import drawn_candidates
 from parity_candidates import FOLDERS
+from ranking import drawn_candidates
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import default_cache

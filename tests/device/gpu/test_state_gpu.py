@@ -49,7 +49,7 @@ def test_honest_candidates_are_measured(answers: dict[str, Evaluation], keeps: s
 
 @pytest.mark.parametrize("keeps", [keeps for keeps, names in CHEATS.items() if names])
 def test_what_a_call_leaves_in_memory_is_state(answers: dict[str, Evaluation], keeps: str) -> None:
-    """ReferenceValues kept under a fingerprint or a whole hash, a flag that toggles, the heap."""
+    """Answers kept under a fingerprint or a whole hash, a flag that toggles, the heap."""
     found = answers[keeps]
     assert (found.outcome, found.evidence.get("check")) == (Outcome.WRONG, "state"), found.reason
     assert CHEATS[keeps] in found.reason

@@ -1,6 +1,6 @@
 """Measures packages on one GPU: how fast, how general and how near to a search of its own at held-out shapes.
 
-    python tests/scripts/pack_numbers.py FOLDER [attention-f16 attention-bf16 matmul rmsnorm] --seconds 450
+    python tests/pack/pack_numbers.py FOLDER [attention-f16 attention-bf16 matmul rmsnorm] --seconds 450
 
 Each call works for about `--seconds`, at most a minute longer, and continues in the next call; repeat the command until
 it prints `done` for each package. The first steps are a sweep with a budget (`--budget`) and `evokern pack`. A search
