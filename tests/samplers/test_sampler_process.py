@@ -145,12 +145,12 @@ def test_what_the_kernel_raises_there_is_raised_here(tmp_path: Path) -> None:
 
 def test_a_process_that_stands_still_is_replaced(process: SamplerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that was frozen for longer than an answer may take loses nothing; nobody is kept from stopping."""
-    monkeypatch.setattr(sampler_process, "DEADLINE_S", 3.0)
     plan = _plan()
     space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
     expected = _sequence(_here(plan), History(space), 12)
     history = History(space)
     _sequence(process, history, 10)
+    monkeypatch.setattr(sampler_process, "DEADLINE_S", 5.0)
     for stopped in process.processes:
         os.kill(stopped, signal.SIGSTOP)
     process.prepare(history, 10)
