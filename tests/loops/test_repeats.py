@@ -71,6 +71,45 @@ def test_a_loop_that_no_launch_repeats_is_no_doubt(tmp_path: Path, grid: str) ->
     assert not found.facts["open_loops"]
 
 
+def test_a_large_problem_does_not_hide_that_the_grid_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study's problem cannot be doubled, but a small one grows beyond its rows."""
+    monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)
+    source = ROWS.replace("int rows, int cols) {", "int rows, int cols) {\n  if (gridDim.x != rows) __trap();")
+    found = sanitized(tmp_path, replace(WALK, source=source, grid="p.ROWS"), faulty=False)
+    assert (found.state, undecided({"sanitizer": found.facts})) == ("passed", "")
+
+
+AGAIN = """
+extern "C" __global__ void run(const float* x, float* y, int rows, int cols) {
+  __shared__ float first;
+  x += (long long)blockIdx.x * cols;
+  y += (long long)blockIdx.x * cols;
+  float most = 0.f;
+  for (int c = threadIdx.x; c < cols; c += THREADS) most = fmaxf(most, fabsf(x[c]));
+  if (__syncthreads_or(most > 20.f)) {
+    for (int c = 0; c < cols; c += THREADS) {
+      if (threadIdx.x == 0) first = x[0];
+      __syncthreads();
+      if (c + threadIdx.x < cols) y[c + threadIdx.x] = x[c + threadIdx.x] + first;
+      @<||__syncthreads();>@
+    }
+  } else {
+    for (int c = threadIdx.x; c < cols; c += THREADS) y[c] = x[c] + x[0];
+  }
+}"""
+
+
+@pytest.mark.parametrize("faulty", [True, False])
+def test_a_loop_that_only_large_values_enter_repeats(tmp_path: Path, faulty: bool) -> None:
+    """The small problems take one round; the larger one, which normally uses one input set, takes many."""
+    case = replace(WALK, source=AGAIN, grid="p.ROWS", small=("5,40", "4,64", "3,1500"))
+    found = sanitized(tmp_path, case, faulty=faulty)
+    if faulty:
+        assert (found.state, "shared race" in found.detail) == ("failed", True), found.detail
+    else:
+        assert (found.state, found.facts["open_loops"]) == ("passed", [])
+
+
 def test_a_loop_that_may_repeat_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A problem at which a block takes three rows is too large, so that the candidate is not verified."""
     monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)

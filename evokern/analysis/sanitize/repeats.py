@@ -56,7 +56,8 @@ that blocks are watched nevertheless, because both may grow, for example with th
 
 Growth = Literal["repeated", "unrelated", "exhausted", "too large"]
 """Result of doubling a field: the loop repeats; the field does not decide about the loop; the kernel accepts no larger
-value, and the grid grows with the field up to there; the problem would be too large for the simulator."""
+value, and the grid grows with the field up to there; the problem would be too large for the simulator, or no block
+that was watched entered the loop."""
 
 
 @dataclass
@@ -158,19 +159,26 @@ class RepeatSearch:
         self._found.paths = self._found.paths.merged(sample.paths)
 
     def _repeat(self, loop: LoopRounds, bases: Sequence[Problem]) -> None:
-        """Find a problem at which a loop repeats, or store why there is none."""
-        results: set[Growth] = set()
+        """Find a problem at which a loop repeats, or store why there is none.
+
+        A problem that is too large to be doubled says nothing if a field grew beyond its value from a smaller problem.
+        """
+        too_large: dict[str, int] = {}
+        exhausted: dict[str, int] = {}
         for base in bases:
             for entry in self._kernel.free_fields:
-                results.add(self._grow(loop, base, entry.name))
-                if "repeated" in results:
+                result, watched = self._grow(loop, base, entry.name)
+                if result == "repeated":
                     return
+                if result != "unrelated":
+                    most = too_large if result == "too large" else exhausted
+                    most[entry.name] = max(most.get(entry.name, 0), watched)
         kept = self._found.paths.loops[loop.place]
-        if "too large" in results:
+        if any(watched >= exhausted.get(name, 0) for name, watched in too_large.items()):
             several = of_several_blocks(self._kernel, self._config, bases, self._chip)
             if not any(self._repeats_with_fewer(loop, problem) for problem in several):
                 self._found.open.append(kept)
-        elif "exhausted" in results:
+        elif exhausted:
             self._found.single.append(kept)
 
     def _repeats_with_fewer(self, loop: LoopRounds, problem: Problem) -> bool:
@@ -194,35 +202,38 @@ class RepeatSearch:
                 return True
         return False
 
-    def _grow(self, loop: LoopRounds, base: Problem, name: str) -> Growth:
-        """Double one field of a problem until a loop repeats."""
-        problem, related = base, False
+    def _grow(self, loop: LoopRounds, base: Problem, name: str) -> tuple[Growth, int]:
+        """Double one field of a problem until a loop repeats; return also the largest value that was watched."""
+        problem, related, ran, watched = base, False, False, int(base[name])
         for step in range(MOST_STEPS):
             larger = self._doubled(problem, name)
             if larger is None:
                 break
             if not self._decides(loop, problem, larger):
-                return "exhausted" if related else "unrelated"
+                break
             related = True
             grows = self._blocks(larger) >= GRID_GROWS * self._blocks(problem)
             problem = larger
             if grows and step >= MOST_GROWING:
                 continue  # further blocks take the additional work
             if elements(self._kernel, self._config, problem) > MOST_GROWN:
-                return "too large"
+                return "too large", watched
             try:
                 sample = self._races.at(self._config, problem, blocks=GROWN_BLOCKS)
             except RunFailed as failed:
                 if failed.outcome is Outcome.COMPILE_ERROR:
-                    return "exhausted"
+                    return "exhausted", watched
                 raise
+            watched = int(problem[name])
+            ran |= loop.place in sample.paths.loops and sample.paths.loops[loop.place].rounds > 0
             self._found.paths = self._found.paths.merged(sample.paths)
             if self._found.paths.loops[loop.place].rounds >= ROUNDS:
                 self._check(problem)
-                return "repeated"
+                return "repeated", watched
             if sample.paths is NO_PATHS:
-                return "too large"
-        return "exhausted" if related else "unrelated"
+                return "too large", watched
+        # A loop that none of the blocks entered, perhaps because only other values do, may repeat all the same.
+        return ("exhausted" if ran else "too large") if related else "unrelated", watched
 
     def _check(self, problem: Problem) -> None:
         """Check a problem at which a loop repeats more thoroughly.

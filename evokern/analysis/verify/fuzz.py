@@ -37,7 +37,7 @@ from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError
 from evokern.gate import Gate, RunFailed, Verdict
 from evokern.hardware.profiles import Profile
-from evokern.simt import NO_PATHS
+from evokern.simt import NO_PATHS, Paths
 from evokern.study.settings import InputSet, Study
 from evokern.study.trial import Outcome
 
@@ -123,10 +123,15 @@ class Checker:
         self.inputs = study.gate.input_sets
         """Input sets of the study's gate."""
         self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
-        self.paths = NO_PATHS
-        """Paths of all cases that passed."""
+        self.paths_at: dict[Problem, Paths] = {}
+        """Paths of the cases that passed, by problem."""
         self.warnings: dict[str, None] = {}
         """Warnings of all cases that passed: kind and place."""
+
+    @property
+    def paths(self) -> Paths:
+        """Paths of all cases that passed."""
+        return NO_PATHS.merged(*self.paths_at.values())
 
     def check(self, case: FuzzCase) -> FuzzFailure | None:
         """Run a case; return None if it passes.
@@ -149,7 +154,7 @@ class Checker:
                 raise
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
             return FuzzFailure(case, str(what), failed.message or str(failed))
-        self.paths = self.paths.merged(runner.paths)
+        self.paths_at[problem] = self.paths_at.get(problem, NO_PATHS).merged(runner.paths)
         self.warnings.update(runner.warnings)
         return None if verdict.passed else self._failure(case, verdict)
 

@@ -34,6 +34,7 @@ from evokern.device.sim.stage import MOST_ELEMENTS_CHECKED
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
 from evokern.search.champion import VerifierSettings, VerifyJob
+from evokern.simt import NO_PATHS, few_rounds
 from evokern.store import OWN_PROBLEM, algebra_text
 from evokern.wording import count_noun
 
@@ -88,9 +89,7 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     if not problems and not large:
         return Stage("sanitizer", "skipped", "the candidate cannot run any of the kernel's small problems")
     checker = Checker(kernel, config, candidate.study, candidate.chip)
-    for number, problem in enumerate(problems):
-        # Sanitizer findings rarely depend on values, so the larger problems (declared last) use one input set.
-        inputs = checker.inputs if number < MAX_PROBLEMS else checker.inputs[:1]
+    for problem, inputs in _sanitized_cases(problems, checker):
         try:
             failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
         except RunFailed as failed:
@@ -112,6 +111,22 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     if checker.warnings:
         facts["warnings"] = list(checker.warnings)
     return Stage("sanitizer", "passed", detail, facts)
+
+
+def _sanitized_cases(problems: Sequence[Problem], checker: Checker) -> Iterator[tuple[Problem, tuple[str, ...]]]:
+    """Yield problems with the input sets that the sanitizer uses there; the checker runs each before the next.
+
+    Findings rarely depend on values, so the larger problems, which are declared last, use one input set. If only other
+    values enter a loop, for example one that repeats a part that overflowed, they run there until that loop repeats.
+    """
+    small, larger = problems[:MAX_PROBLEMS], problems[MAX_PROBLEMS:]
+    yield from ((problem, checker.inputs) for problem in small)
+    yield from ((problem, checker.inputs[:1]) for problem in larger)
+    entered = NO_PATHS.merged(*(checker.paths_at[problem] for problem in larger)).loops
+    for problem in larger if len(checker.inputs) > 1 else ():
+        if all(loop.place in entered and entered[loop.place].rounds for loop in few_rounds(checker.paths)):
+            return
+        yield problem, checker.inputs[1:]
 
 
 def _is_long(candidate: CandidateUnderTest, problem: Problem) -> bool:
