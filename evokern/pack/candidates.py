@@ -3,7 +3,8 @@
 A program is general over a field if the macros of the candidate do not depend on the field: the same machine code then
 runs each shape that meets the constraints. Grid, shared memory and arguments are computed for each shape. A champion
 with problem constants in its machine code serves few shapes. Therefore a study also contributes fast trials that serve
-more shapes. It also contributes its champion with the one changed gene that lets it serve the most.
+more shapes. It also contributes its champion with the one changed gene that lets it serve the most. The kernel's
+starting points are candidates too: each was fast somewhere, perhaps at shapes that the sweep did not search.
 """
 
 from __future__ import annotations
@@ -109,12 +110,12 @@ class PoolCandidate:
 
     owner: Place
     """Place whose study contributed it."""
-    trial: int
-    """Number of the trial."""
+    trial: int | None
+    """Number of the trial; None for a starting point of the kernel."""
     config: Config
     """Values of the genes."""
     changed: str = ""
-    """Gene that differs from the trial; empty for a trial."""
+    """Gene that differs from the trial or starting point; empty if none does."""
 
     @cached_property
     def key(self) -> str:
@@ -124,6 +125,10 @@ class PoolCandidate:
     @property
     def title(self) -> str:
         """Origin of the candidate, for people."""
+        if self.trial is None:
+            default = self.owner.kernel.space.default()
+            genes = (f"{name}={value}" for name, value in self.config.items() if value != default[name])
+            return f"starting point {' '.join(genes)}"
         return f"trial {self.trial} of {self.owner.name}{f' with {self.changed}' if self.changed else ''}"
 
     @property
@@ -205,15 +210,54 @@ def _front(place: Place, sample: Sequence[Place]) -> list[tuple[PoolCandidate, f
         served = _served(place, one.config, sample)
         if not found or served > found[-1][1]:
             found.append((one, served))
-    space, best = place.kernel.space, found[0]
+    widest, served = _widest(first, sample)
+    return found if served <= found[0][1] else [*found, (widest, served)]
+
+
+def _widest(candidate: PoolCandidate, sample: Sequence[Place]) -> tuple[PoolCandidate, float]:
+    """Return a candidate or, if one changed gene lets it serve more weight, the changed one that serves the most."""
+    place, space = candidate.owner, candidate.owner.kernel.space
+    best = candidate, _served(place, candidate.config, sample)
     for gene in space.genes:
         for value in gene.values:
-            config = space.with_changes(first.config, {gene.name: value})
-            if config != first.config and place.runs(config):
+            config = space.with_changes(candidate.config, {gene.name: value})
+            if config != candidate.config and place.runs(config):
                 served = _served(place, config, sample)
                 if served > best[1]:
-                    best = PoolCandidate(place, first.trial, config, f"{gene.name}={value}"), served
-    return found if best is found[0] else [*found, best]
+                    best = PoolCandidate(place, candidate.trial, config, f"{gene.name}={value}"), served
+    return best
+
+
+def starting_points_of(
+    pool: Sequence[PoolCandidate], searched: Sequence[Place], sample: Sequence[Place], most: int, variants: int
+) -> list[PoolCandidate]:
+    """Return starting points of the kernel that serve a region and that the pool lacks, the most general ones first.
+
+    Args:
+        pool: candidates of the studies.
+        searched: studies with a champion.
+        sample: shapes for which variants are chosen.
+        most: largest number of starting points.
+        variants: largest number of variants.
+    """
+    least = sum(one.weight for one in sample) / (2 * variants)
+    known = {(one.owner.device, one.key) for one in pool}
+    tried: set[tuple[str, Config]] = set()
+    found: dict[tuple[str, str], tuple[PoolCandidate, float]] = {}
+    for place in searched:
+        space, genes = place.kernel.space, place.subject.study.genes
+        problems = [one.problem for one in sample if one.device == place.device]
+        for point in place.kernel.starting_points_for(problems, place.chip):
+            config = space.canonical({**space.default(), **point})
+            excluded = {n: allowed[0] for n, allowed in genes.items() if config[n] not in allowed}
+            config = space.with_changes(config, excluded)
+            if (place.device, config) in tried or not place.runs(config):
+                continue
+            tried.add((place.device, config))
+            widest, served = _widest(PoolCandidate(place, None, config), sample)
+            if served >= least and (place.device, widest.key) not in known:
+                found.setdefault((place.device, widest.key), (widest, served))
+    return [one for one, _ in sorted(found.values(), key=lambda pair: -pair[1])][:most]
 
 
 def _served(place: Place, config: Config, sample: Sequence[Place]) -> float:

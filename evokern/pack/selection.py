@@ -13,7 +13,15 @@ from evokern.errors import StudyError
 from evokern.export.checked import Report
 from evokern.export.launcher import field_holds
 from evokern.export.trace import Traces, trace
-from evokern.pack.candidates import Place, PoolCandidate, ProgramKey, config_key, measured_at, pool_of
+from evokern.pack.candidates import (
+    Place,
+    PoolCandidate,
+    ProgramKey,
+    config_key,
+    measured_at,
+    pool_of,
+    starting_points_of,
+)
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at, served_by
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes, is_wrong
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
@@ -51,6 +59,7 @@ class Selection:
         self._places, self._stored, self._most, self._report = places, stored, request.variants, report
         sampled = [one for one in places if not one.held_out]
         pool = pool_of(searched, sampled, request.candidates, request.variants)
+        pool += starting_points_of(pool, searched, sampled, 2 * request.candidates, request.variants)
         useful = _useful(pool, sampled, sum(one.weight for one in sampled) / (2 * request.variants))
         self._origins = {(one.owner.device, one.key): one for one in pool}
         self._force = request.force
@@ -154,13 +163,15 @@ class Selection:
             self._out |= {number for index, number in enumerate(chosen) if index not in used}
             if self._dropped():
                 continue
+            self._check_proofs(
+                chosen
+            )  # before the many measurements at held-out places, which another choice needs again
+            if self._dropped():
+                continue
             self._check_held_out(chosen)
             if self._dropped():
                 continue
             self._check_edges(chosen, tree)
-            if self._dropped():
-                continue
-            self._check_proofs(chosen)
             if not self._dropped():
                 return chosen, tuple(self._made[number] for number in chosen), tree
 

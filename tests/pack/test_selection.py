@@ -17,7 +17,7 @@ from evokern.declaration.kernel import Problem
 from evokern.errors import StudyError
 from evokern.events import current_step
 from evokern.hardware.profiles import chip
-from evokern.pack.candidates import Place, PoolCandidate, measured_at, narrow_genes, pool_of
+from evokern.pack.candidates import Place, PoolCandidate, measured_at, narrow_genes, pool_of, starting_points_of
 from evokern.pack.choice import summary_of
 from evokern.pack.crosswise import CrosswiseTimes, OverBudgetError, PlaceTimes, _measure_rounds
 from evokern.pack.selection import PackRequest, Selection
@@ -29,12 +29,12 @@ from evokern.workers.jobs import JobResult
 KERNEL = load_kernel(ROOT / "kernels/attention")
 
 
-def _place(length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None) -> Place:
+def _place(length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None, on: str = "l4") -> Place:
     record = SimpleNamespace(device="sim:l4", predicted=True, secret=1, created="", timing_rule=None)
     trial = SimpleNamespace(number=7, config=KERNEL.space.default())
     problem = KERNEL.problem(f"1,2,{length},64")
     subject: Any = TrialUnderTest(record, SimpleNamespace(genes=genes or {}), KERNEL, (problem,), trial, (), None)  # type: ignore[arg-type]
-    return Place(f"S{length}", subject, chip("l4"), 1.0, held_out)
+    return Place(f"S{length}", subject, chip(on), 1.0, held_out)
 
 
 class _Stored:
@@ -91,6 +91,18 @@ def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> 
     assert pool[0].title == "trial 7 of S64 with LENGTH=runtime"
     assert len(pool_of(sample[:2], sample, 1, variants=1)) == 1
     assert isinstance(pool[0], PoolCandidate)
+
+
+def test_starting_points_are_candidates() -> None:
+    """Those that run on the chip and that no study contributes, each with the gene that lets it serve all lengths."""
+    sample = [_place(length, on="h100", genes={"LENGTH": ("steps", "runtime")}) for length in (64, 128, 2048)]
+    assert starting_points_of([], [_place(64)], [_place(64), _place(128)], 99, 1) == []  # they need wgmma
+    found = starting_points_of([], sample, sample, 99, 1)
+    assert len(found) == len(KERNEL.starting_points)
+    assert {one.config["LENGTH"] for one in found} == {"runtime"}
+    assert found[0].title.startswith("starting point TENSOR_CORES=wgmma LENGTH=runtime ")
+    others = starting_points_of(found[:5], sample, sample, 2, 1)
+    assert [one.key for one in others] == [one.key for one in found[5:7]]
 
 
 def test_a_gene_that_compiles_a_shape_into_the_code_is_named() -> None:
