@@ -269,6 +269,8 @@ def gate(path: Path, arguments: argparse.Namespace) -> int:
                 print(json.dumps(row), file=file, flush=True)
         for job in waiting:
             job.cancel()
+        for process in multiprocessing.active_children():
+            process.terminate()  # else the end would wait for candidates that the time did not suffice for
     return 0
 
 

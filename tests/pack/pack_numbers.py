@@ -7,7 +7,8 @@ it prints `done` for each package. The first steps are a sweep with a budget (`-
 of 20 s for each of 12 held-out shapes (attention only) and the self-test with times follow. Interleaved rounds then
 compare the package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json.
 `--unverified` ends before the self-test, with a package in FOLDER/unverified: copy FOLDER to a machine without a GPU,
-where the command verifies the variants. `--device sim:l4 --small` shows on such a machine that each step works.
+where the command verifies the variants. `--only own` runs the searches at held-out shapes, for example at the same time
+on another GPU. `--device sim:l4 --small` shows on a machine without a GPU that each step works.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Package:
     def __init__(self, folder: Path, name: str, given: argparse.Namespace, deadline: float) -> None:
         self._folder, self._name, self._deadline = folder, name, deadline
         self._device, self._small, self._budget = given.device, given.small, given.budget
-        self._later = given.unverified
+        self._later, self._only = given.unverified, given.only
         self._results = folder / f"{name}.json"
         self._found: dict[str, Any] = json.loads(self._results.read_text()) if self._results.exists() else {}
         self._package = f"packed_{name.replace('-', '_')}"
@@ -107,6 +108,8 @@ class Package:
             text = text.replace(old, new)
         (self._folder / f"{self._name}.toml").write_text(text)
         steps = ["sweep", "unverified", "own"] if self._later else ["sweep", "pack", "own", "selftest", "compared"]
+        if self._only:
+            return getattr(self, f"_{self._only}")() is not None
         if not self._name.startswith("attention"):
             steps = [one for one in steps if one not in ("own", "compared")]
         for step in steps:
@@ -233,6 +236,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--budget", default="10m", help="of the sweep; default: 10m")
     parser.add_argument("--small", action="store_true", help="few small shapes, for a simulated chip")
+    parser.add_argument("--only", choices=["own"], help="run this step only, and store no result")
     parser.add_argument("--unverified", action="store_true", help="leave the verification to a later command")
     given = parser.parse_args()
     folder, deadline = given.folder.resolve(), time.monotonic() + given.seconds
