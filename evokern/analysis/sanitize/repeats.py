@@ -161,24 +161,20 @@ class RepeatSearch:
     def _repeat(self, loop: LoopRounds, bases: Sequence[Problem]) -> None:
         """Find a problem at which a loop repeats, or store why there is none.
 
-        A problem that is too large to be doubled says nothing if a field grew beyond its value from a smaller problem.
+        A problem that is too large to be doubled says nothing if the grid grows with the field from a smaller problem.
         """
-        too_large: dict[str, int] = {}
-        exhausted: dict[str, int] = {}
+        results: dict[str, set[Growth]] = {entry.name: set() for entry in self._kernel.free_fields}
         for base in bases:
-            for entry in self._kernel.free_fields:
-                result, watched = self._grow(loop, base, entry.name)
-                if result == "repeated":
+            for name, found in results.items():
+                found.add(self._grow(loop, base, name))
+                if "repeated" in found:
                     return
-                if result != "unrelated":
-                    most = too_large if result == "too large" else exhausted
-                    most[entry.name] = max(most.get(entry.name, 0), watched)
         kept = self._found.paths.loops[loop.place]
-        if any(watched >= exhausted.get(name, 0) for name, watched in too_large.items()):
+        if any("too large" in found and "exhausted" not in found for found in results.values()):
             several = of_several_blocks(self._kernel, self._config, bases, self._chip)
             if not any(self._repeats_with_fewer(loop, problem) for problem in several):
                 self._found.open.append(kept)
-        elif exhausted:
+        elif any("exhausted" in found for found in results.values()):
             self._found.single.append(kept)
 
     def _repeats_with_fewer(self, loop: LoopRounds, problem: Problem) -> bool:
@@ -202,9 +198,9 @@ class RepeatSearch:
                 return True
         return False
 
-    def _grow(self, loop: LoopRounds, base: Problem, name: str) -> tuple[Growth, int]:
-        """Double one field of a problem until a loop repeats; return also the largest value that was watched."""
-        problem, related, ran, watched = base, False, False, int(base[name])
+    def _grow(self, loop: LoopRounds, base: Problem, name: str) -> Growth:
+        """Double one field of a problem until a loop repeats."""
+        problem, related, ran = base, False, False
         for step in range(MOST_STEPS):
             larger = self._doubled(problem, name)
             if larger is None:
@@ -217,23 +213,22 @@ class RepeatSearch:
             if grows and step >= MOST_GROWING:
                 continue  # further blocks take the additional work
             if elements(self._kernel, self._config, problem) > MOST_GROWN:
-                return "too large", watched
+                return "too large"
             try:
                 sample = self._races.at(self._config, problem, blocks=GROWN_BLOCKS)
             except RunFailed as failed:
                 if failed.outcome is Outcome.COMPILE_ERROR:
-                    return "exhausted", watched
+                    return "exhausted"
                 raise
-            watched = int(problem[name])
             ran |= loop.place in sample.paths.loops and sample.paths.loops[loop.place].rounds > 0
             self._found.paths = self._found.paths.merged(sample.paths)
             if self._found.paths.loops[loop.place].rounds >= ROUNDS:
                 self._check(problem)
-                return "repeated", watched
+                return "repeated"
             if sample.paths is NO_PATHS:
-                return "too large", watched
+                return "too large"
         # A loop that none of the blocks entered, perhaps because only other values do, may repeat all the same.
-        return ("exhausted" if ran else "too large") if related else "unrelated", watched
+        return ("exhausted" if ran else "too large") if related else "unrelated"
 
     def _check(self, problem: Problem) -> None:
         """Check a problem at which a loop repeats more thoroughly.
