@@ -5,9 +5,10 @@
         [--budget 20s] [--trials N] [--seed 0] [--device cuda:0]
 
 For each problem, both commits search with the same budget, the same seed and an empty compile cache. Both champions are
-exported and built in parallel, and their programs run alternately, 7 times each. Prints a line for each step, then the
-median times and the ratio of the times. On a simulated device (`--device sim:h200`), no program runs. Exit code 1 if a
-step or a program fails.
+exported and built in parallel, and their programs run alternately, 7 times each. The absolute folders of PYTHONPATH
+follow a commit's own tree, so that packages are found there. Prints a line for each step, then the median times and the
+ratio of the times. On a simulated device (`--device sim:h200`), no program runs. Exit code 1 if a step or a program
+fails.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Commit:
         folder.mkdir()
 
     def _output(self, command: Sequence[str | Path], **variables: str) -> str:
-        own = {"PYTHONPATH": str(self._tree), "EVOKERN_CACHE": str(self._folder / "cache")}
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        places = [str(self._tree), *(place for place in given if Path(place).is_absolute())]
+        own = {"PYTHONPATH": os.pathsep.join(places), "EVOKERN_CACHE": str(self._folder / "cache")}
         environment = os.environ | own | variables
         ran = subprocess.run(command, cwd=self._folder, env=environment, capture_output=True, text=True)
         if ran.returncode:
