@@ -14,8 +14,11 @@ inline void attention_of_head(int S, int D, int causal, double scale, double zer
     const int keys = causal ? row + 1 : S;
     double top = -HUGE_VAL, total = 0;
     for (int key = 0; key < keys; key++) {
-      double score = 0;
-      for (int d = 0; d < D; d++) score += (query[d] - zero) * (k[static_cast<long long>(key) * D + d] - zero);
+      const double* one = k + static_cast<long long>(key) * D;
+      double sums[8] = {}, score = 0;  // sums that a compiler vectorises; D is a multiple of 8
+      for (int d = 0; d < D; d += 8)
+        for (int i = 0; i < 8; i++) sums[i] += (query[d + i] - zero) * (one[d + i] - zero);
+      for (const double sum : sums) score += sum;
       weight[key] = score * scale;
       top = std::fmax(top, weight[key]);
     }
