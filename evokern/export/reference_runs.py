@@ -42,7 +42,7 @@ def reference_runs(
     parts = {name: f"part_{index}" for index, name in enumerate(by_role["input"])}
     lines = [
         "/// Returns the reference values of every output, for all indices or the picked indices of sampled fields.",
-        "std::vector<Expected> run_reference(const Shape& shape, const std::vector<Buffer>& inputs,",
+        "std::vector<Expected> run_reference(const Shape& shape, std::vector<Input>& inputs,",
         "                                    [[maybe_unused]] const std::vector<std::vector<long long>>& picked) {",
         f"  std::vector<Expected> expected({len(by_role['output'])});",
     ]
@@ -77,7 +77,9 @@ def reference_runs(
             call = _call(limit.function, of, traces, growth(kernel, problem, traces))
             lines.append(f"  {limit.function.name}(expected[{by_role['output'].index(name)}], {call});")
     lines += ["  return expected;", "}", ""]
-    return "\n".join([*(SOURCES[name] for name in used), *lines, *([_within(sampled)] if sampled else ())])
+    absolute = dict.fromkeys(name for limit in limits.values() for name in limit.absolute)
+    entire = [by_role["input"].index(name) for name in absolute if not any(name in one.axes for one in sampled)]
+    return "\n".join([*(SOURCES[name] for name in used), *lines, *([_within(sampled, entire)] if sampled else ())])
 
 
 def _vectors(inputs: Sequence[str], sampled: Sequence[SampledField]) -> list[str]:
@@ -114,13 +116,10 @@ def _magnitudes(
     for name in absolute:
         index = by_role["input"].index(name)
         at = first - len(by_role["input"]) + index
-        lines += [
-            f"    std::vector<double> absolute_{index} = inputs[{index}].values;",
-            f"    for (double& value : absolute_{index}) value = std::fabs(value);",
-        ]
         if "picked" in arguments[at]:
-            lines.append(f"    for (double& value : part_{index}) value = std::fabs(value);")
-        changed[at] = arguments[at].replace(f"inputs[{index}].values", f"absolute_{index}")
+            lines.append(f"    const std::vector<double> absolute_{index} = absolute(part_{index});")
+        changed[at] = arguments[at].replace(f"inputs[{index}].values", f"magnitudes_of(inputs[{index}])")
+        changed[at] = changed[at].replace(f"part_{index}", f"absolute_{index}")
     for index in range(len(by_role["output"])):
         lines.append(f"    std::vector<double> magnitudes_{index}(expected[{index}].values.size());")
         changed[first + index] = f"magnitudes_{index}.data()"
@@ -147,7 +146,14 @@ def _places(name: str, traces: Traces, sampled: Sequence[SampledField]) -> str:
     return f"places_of({{{', '.join(map(number, extents))}}}, {{{', '.join(picked)}}})"
 
 
-def _within(sampled: Sequence[SampledField]) -> str:
+def _within(sampled: Sequence[SampledField], entire: Sequence[int]) -> str:
+    """Return C++ that runs the reference for a sample.
+
+    Args:
+        sampled: fields that can be sampled.
+        entire: positions of inputs without such a field whose absolute values a bound needs.
+    """
+    once = "".join(f"  magnitudes_of(inputs[{index}]);  // not part of the time of a sample\n" for index in entire)
     extents = ", ".join(f"shape.{member(one.name)}" for one in sampled)
     steps = ", ".join(str(one.step) for one in sampled)
     names = ", ".join(f'"{one.name}"' for one in sampled)
@@ -173,9 +179,9 @@ std::vector<long long> pick(long long extent, long long count, std::mt19937_64& 
 
 /// Returns the reference values of all elements; if they would take over WHOLE_S, those of a sample that grows until
 /// it takes SAMPLE_S.
-std::vector<Expected> reference_within(const Shape& shape, const std::vector<Buffer>& inputs, std::mt19937_64& random,
+std::vector<Expected> reference_within(const Shape& shape, std::vector<Input>& inputs, std::mt19937_64& random,
                                        bool whole) {{
-  constexpr size_t FIELDS = {len(sampled)};
+{once}  constexpr size_t FIELDS = {len(sampled)};
   const long long extents[FIELDS] = {{{extents}}}, steps[FIELDS] = {{{steps}}};
   const char* names[FIELDS] = {{{names}}};
   long long counts[FIELDS];

@@ -282,8 +282,8 @@ def _conversions(tensors: Mapping[str, Tensor]) -> str:
 
 def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
     """Return the pointers in the order of `ordered`; a buffer that is input and output is passed once."""
-    parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].kept]
-    parts += [f"outputs[{index}]" for index in range(len(by_role["output"]))]
+    parts = [f"inputs[{i}].devices[set]" for i, name in enumerate(by_role["input"]) if tensors[name].kept]
+    parts += [f"outputs[set][{index}]" for index in range(len(by_role["output"]))]
     return "".join(f"{part}, " for part in [*parts, *(f"workspaces[{i}]" for i in range(len(by_role["workspace"])))])
 
 
@@ -320,11 +320,11 @@ def _make_inputs(tensors: Mapping[str, Tensor], names: list[str], golden: bool) 
     for index, name in enumerate(names):
         tensor = tensors[name]
         low, high = (0, 0) if tensor.dtype in _FLOATING else (tensor.low, tensor.high)
-        arguments = f"{elements(tensor)}, {float(tensor.scale)}, {low}, {high}, random"
+        arguments = f"{elements(tensor)}, {float(tensor.scale)}, {low}, {high}, sets, random"
         made = f"make_input<{_HOST_TYPES[tensor.dtype]}>({arguments})"
         if golden:
-            made = f"checked ? golden_input(golden.inputs[{index}]) : {made}"
-        lines.append(f"    inputs[set].push_back({made});  {in_comment('// ' + name)}")
+            made = f"checked ? golden_input(golden.inputs[{index}], sets) : {made}"
+        lines.append(f"  inputs.push_back({made});  {in_comment('// ' + name)}")
     return "\n".join(lines)
 
 
@@ -333,7 +333,7 @@ def _make_outputs(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]
     for name in by_role["output"]:
         size = f"({elements(tensors[name])}) * {DTYPE_BYTES[tensors[name].dtype]}"
         shared = tensors[name].role == "inout"
-        buffer = f"inputs[set][{by_role['input'].index(name)}].device" if shared else f"make_poisoned({size})"
+        buffer = f"inputs[{by_role['input'].index(name)}].devices[set]" if shared else f"make_poisoned({size})"
         lines.append(f"    outputs[set].push_back({buffer});  {in_comment('// ' + name)}")
     return "\n".join(lines)
 
@@ -353,7 +353,7 @@ def _check(
     sampled: Sequence[SampledField],
 ) -> str:
     """Return C++ that calls the reference and compares every output."""
-    call = "reference_within(shape, inputs[0], random, whole)" if sampled else "run_reference(shape, inputs[0], {})"
+    call = "reference_within(shape, inputs, random, whole)" if sampled else "run_reference(shape, inputs, {})"
     lines = [f"  const std::vector<Expected> expected = {call};", "  double worst = 0;"]
     for index, name in enumerate(by_role["output"]):
         dtype = traces.tensors[name].dtype

@@ -19,7 +19,8 @@ ACTS = {
 """Name of the function → CUDA, Python, C++."""
 OURS = (
     "run", "require", "capture", "check", "launch", "refusal", "time_calls", "make_input", "worst_ratio", "places_of",
-    "Buffer", "Expected", "parse_shape", "host_bytes", "floor_div", "ceil_div", "reference", "run_program", "pick",
+    "Input", "Expected", "parse_shape", "host_bytes", "floor_div", "ceil_div", "reference", "run_program", "pick",
+    "copies", "absolute", "magnitudes_of",
 )  # fmt: skip
 """Names of functions and types in the exported program."""
 MACROS = (
