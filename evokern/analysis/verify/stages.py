@@ -36,6 +36,7 @@ from evokern.gate.comparison import tolerances
 from evokern.search.champion import VerifierSettings, VerifyJob
 from evokern.simt import NO_PATHS, few_rounds
 from evokern.store import OWN_PROBLEM, algebra_text
+from evokern.study.settings import InputSet
 from evokern.wording import count_noun
 
 State = Literal["passed", "failed", "skipped"]
@@ -113,7 +114,7 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     return Stage("sanitizer", "passed", detail, facts)
 
 
-def _sanitized_cases(problems: Sequence[Problem], checker: Checker) -> Iterator[tuple[Problem, tuple[str, ...]]]:
+def _sanitized_cases(problems: Sequence[Problem], checker: Checker) -> Iterator[tuple[Problem, tuple[InputSet, ...]]]:
     """Yield problems with the input sets that the sanitizer uses there; the checker runs each before the next.
 
     Findings rarely depend on values, so the larger problems, which are declared last, use one input set. If only other
