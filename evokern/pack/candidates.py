@@ -10,6 +10,7 @@ starting points are candidates too: each was fast somewhere, perhaps at shapes t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -237,27 +238,32 @@ def starting_points_of(
         pool: candidates of the studies.
         searched: studies with a champion.
         sample: shapes for which variants are chosen.
-        most: largest number of starting points.
+        most: largest number of starting points; of more, those that the kernel names for the most shapes are tried.
         variants: largest number of variants.
     """
     least = sum(one.weight for one in sample) / (2 * variants)
     known = {(one.owner.device, one.key) for one in pool}
-    tried: set[tuple[str, Config]] = set()
     found: dict[tuple[str, str], tuple[PoolCandidate, float]] = {}
-    for place in searched:
-        space, genes = place.kernel.space, place.subject.study.genes
-        problems = [one.problem for one in sample if one.device == place.device]
-        for point in place.kernel.starting_points_for(problems, place.chip):
-            config = space.canonical({**space.default(), **point})
-            excluded = {n: allowed[0] for n, allowed in genes.items() if config[n] not in allowed}
-            config = space.with_changes(config, excluded)
-            if (place.device, config) in tried or not place.runs(config):
-                continue
-            tried.add((place.device, config))
-            widest, served = _widest(PoolCandidate(place, None, config), sample)
-            if served >= least and (place.device, widest.key) not in known:
-                found.setdefault((place.device, widest.key), (widest, served))
+    for device in dict.fromkeys(one.device for one in searched):
+        owners = [one for one in searched if one.device == device]
+        for config in _starting_points(owners[0], [one.problem for one in sample if one.device == device])[:most]:
+            owner = next((one for one in owners if one.runs(config)), None)
+            if owner is not None:
+                widest, served = _widest(PoolCandidate(owner, None, config), sample)
+                if served >= least and (device, widest.key) not in known:
+                    found.setdefault((device, widest.key), (widest, served))
     return [one for one, _ in sorted(found.values(), key=lambda pair: -pair[1])][:most]
+
+
+def _starting_points(place: Place, problems: Sequence[Problem]) -> list[Config]:
+    """Return starting points with gene values that the study permits; those for the most problems come first."""
+    space, proposed = place.kernel.space, Counter[Config]()
+    for problem in problems:
+        for point in place.kernel.starting_points_for([problem], place.chip):
+            config = space.canonical({**space.default(), **point})
+            genes = place.subject.study.genes.items()
+            proposed[space.with_changes(config, {n: own[0] for n, own in genes if config[n] not in own})] += 1
+    return [config for config, _ in proposed.most_common()]
 
 
 def _served(place: Place, config: Config, sample: Sequence[Place]) -> float:

@@ -101,7 +101,7 @@ def test_starting_points_are_candidates() -> None:
     assert len(found) == len(KERNEL.starting_points)
     assert {one.config["LENGTH"] for one in found} == {"runtime"}
     assert found[0].title.startswith("starting point TENSOR_CORES=wgmma LENGTH=runtime ")
-    others = starting_points_of(found[:5], sample, sample, 2, 1)
+    others = starting_points_of(found[:5], sample, sample, 7, 1)
     assert [one.key for one in others] == [one.key for one in found[5:7]]
 
 
