@@ -71,6 +71,24 @@ def test_a_loop_that_no_launch_repeats_is_no_doubt(tmp_path: Path, grid: str) ->
     assert not found.facts["open_loops"]
 
 
+def test_two_loops_share_the_blocks_at_problems_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No block takes a second row in either loop, so that rows are doubled for both."""
+    watched: list[str] = []
+    original = RaceCheck.at
+
+    def at(self: RaceCheck, config: Any, problem: Any, **options: Any) -> Any:
+        watched.append(f"{problem} {options}")
+        return original(self, config, problem, **options)
+
+    monkeypatch.setattr(RaceCheck, "at", at)
+    again = ROWS.replace(
+        "\n}", "\n  for (int r = blockIdx.x; r < rows; r += gridDim.x) y[(long long)r * cols] *= 1.f;\n}"
+    )
+    found = sanitized(tmp_path, replace(WALK, source=again, grid="p.ROWS"), faulty=False)
+    assert (found.state, found.facts["open_loops"]) == ("passed", []), found.detail
+    assert len(watched) == len(set(watched)) > 4
+
+
 def test_a_large_problem_does_not_hide_that_the_grid_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The study's problem cannot be doubled, but a small one grows beyond its rows."""
     monkeypatch.setattr(repeats, "MOST_GROWN", 1 << 16)

@@ -120,6 +120,8 @@ class RepeatSearch:
         self._kernel, self._config, self._chip, self._runs = kernel, config, runs.chip, runs
         self._races, self._values = RaceCheck(runs), OwnProblemCheck(runs)
         self._found = RepeatedLoops()
+        self._samples: dict[Problem, RaceSample] = {}
+        """Blocks that were watched at problems on the way, which serve all loops."""
 
     def run(self, small: Sequence[Problem], own: Iterable[Problem], paths: Paths) -> RepeatedLoops:
         """Watch blocks at the study's problems, and find problems for loops that do not repeat there either.
@@ -215,7 +217,9 @@ class RepeatSearch:
             if elements(self._kernel, self._config, problem) > MOST_GROWN:
                 return "too large"
             try:
-                sample = self._races.at(self._config, problem, blocks=GROWN_BLOCKS)
+                if problem not in self._samples:
+                    self._samples[problem] = self._races.at(self._config, problem, blocks=GROWN_BLOCKS)
+                sample = self._samples[problem]
             except RunFailed as failed:
                 if failed.outcome is Outcome.COMPILE_ERROR:
                     return "exhausted"
