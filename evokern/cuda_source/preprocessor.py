@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from evokern.cuda_source.lexer import Token, TokenStream, directive_body
+
+_T = TypeVar("_T")
 
 _DEFINE = re.compile(r"([^\W\d]\w*)(\([^)]*\))?\s*(.*)", re.DOTALL)
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -176,15 +179,15 @@ def macro_words(all_definitions: Iterable[Definition]) -> dict[str, frozenset[st
     direct: dict[str, frozenset[str]] = {}
     for definition in all_definitions:
         direct[definition.name] = direct.get(definition.name, frozenset()) | words(definition.value)
-    closed: dict[str, frozenset[str]] = {}
-    for name in direct:
-        seen: set[str] = set()
-        waiting = [name]
-        while waiting:
-            for word in direct[waiting.pop()]:
-                if word not in seen:
-                    seen.add(word)
-                    if word in direct:
-                        waiting.append(word)
-        closed[name] = frozenset(seen)
-    return closed
+    return {name: frozenset(closure(used, lambda word: direct.get(word, ()))) for name, used in direct.items()}
+
+
+def closure(start: Iterable[_T], following: Callable[[_T], Iterable[_T]]) -> set[_T]:
+    """Return all values that follow some values, directly or through others, together with these."""
+    found, waiting = set[_T](), list(start)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += following(one)
+    return found

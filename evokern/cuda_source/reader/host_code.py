@@ -114,23 +114,13 @@ class _Separation:
             for name in leaf.names:
                 by_name.setdefault(name, []).append((unit, leaf))
 
-        kept: set[int] = set()
-        waiting = [leaf for _, leaf in self.pairs if marks[id(leaf)] & _DEVICE_MARKS and id(leaf) not in obstacles]
-        waiting += [
-            leaf
-            for name in self.named
-            for unit, leaf in by_name.get(name, ())
-            if self._may_stay(unit, leaf, marks, obstacles)
-        ]
-        while waiting:
-            leaf = waiting.pop()
-            if id(leaf) in kept:
-                continue
-            kept.add(id(leaf))
-            for word in mentions[id(leaf)]:
-                waiting += [
-                    other for unit, other in by_name.get(word, ()) if self._may_stay(unit, other, marks, obstacles)
-                ]
+        staying = {id(leaf) for unit, leaf in self.pairs if self._may_stay(unit, leaf, marks, obstacles)}
+
+        def named(words: Iterable[str]) -> list[int]:
+            return [id(leaf) for word in words for _, leaf in by_name.get(word, ()) if id(leaf) in staying]
+
+        roots = [id(leaf) for _, leaf in self.pairs if marks[id(leaf)] & _DEVICE_MARKS and id(leaf) not in obstacles]
+        kept = preprocessor.closure([*roots, *named(self.named)], lambda one: named(mentions[one]))
         lost = {name for name, places in by_name.items() if not any(id(leaf) in kept for _, leaf in places)}
         own = {name for unit in self.units for name in _namespaces(unit.declarations)}
         for unit, leaf in self.pairs:

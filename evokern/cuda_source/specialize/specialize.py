@@ -308,13 +308,7 @@ def _with_definitions(text: str, chosen: Mapping[str, str], wanted: Set[str]) ->
     bodies: dict[str, str] = {}
     for head, value in chosen.items():
         bodies.setdefault(re.split(r"\W", head, maxsplit=1)[0], value)
-    waiting = [name for name in bodies if name in named]
-    needed: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += [word for word in preprocessor.words(bodies[name]) if word in bodies]
+    needed = preprocessor.closure(bodies.keys() & named, lambda name: preprocessor.words(bodies[name]) & bodies.keys())
     lines = [
         f"#define {head} {value}".rstrip()
         for head, value in chosen.items()

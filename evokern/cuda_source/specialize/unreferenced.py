@@ -47,10 +47,10 @@ def _drop_declarations(text: str, entries: tuple[str, ...], wanted: Set[str]) ->
     macros = preprocessor.macro_words(unit.definitions)
     conditions = set(wanted).union(*(macros.get(word, ()) for word in wanted))
     mentions = {id(leaf): _words(unit, leaf, macros) for leaf in unit.leaves}
-    by_name: dict[str, list[CppDeclaration]] = {}
+    by_name: dict[str, list[int]] = {}
     for leaf in unit.leaves:
         for name in leaf.names:
-            by_name.setdefault(name, []).append(leaf)
+            by_name.setdefault(name, []).append(id(leaf))
     conditions |= {
         word
         for t in unit.stream.tokens
@@ -58,19 +58,12 @@ def _drop_declarations(text: str, entries: tuple[str, ...], wanted: Set[str]) ->
         for word in preprocessor.words(directive_body(t.text))
     }
     pasted = _pasted(unit)
-    waiting = [
-        leaf
+    roots = [
+        id(leaf)
         for leaf in unit.leaves
         if _is_root(unit, leaf, entries) or set(leaf.names) & conditions or any(map(pasted, leaf.names))
     ]
-    kept: set[int] = set()
-    while waiting:
-        leaf = waiting.pop()
-        if id(leaf) in kept:
-            continue
-        kept.add(id(leaf))
-        for word in mentions[id(leaf)]:
-            waiting += by_name.get(word, ())
+    kept = preprocessor.closure(roots, lambda one: [used for word in mentions[one] for used in by_name.get(word, ())])
     layout = Layout(unit)
     ranges = [_with_conditions(unit, leaf) for leaf in unit.leaves if id(leaf) not in kept]
     return apply(text, [layout.removal(first, last) for first, last in ranges if first <= last])

@@ -14,6 +14,7 @@ from evokern.cuda_source import CudaSource
 from evokern.cuda_source.host import Pointer, expression, names_in, translated, tree
 from evokern.cuda_source.host import number as number_of
 from evokern.cuda_source.host.tree import Node
+from evokern.cuda_source.preprocessor import closure
 from evokern.declaration.genes import Form
 from evokern.declaration.header.text import NAMESPACE
 from evokern.scaffold.buffers import neighbours
@@ -342,13 +343,7 @@ def _allocated_words(source: CudaSource) -> frozenset[str]:
 
 def _with_bodies(words: Set[str], bodies: Mapping[str, str]) -> set[str]:
     """Return identifiers with those in the replacements of macros among them."""
-    found, waiting = set[str](), list(words)
-    while waiting:
-        word = waiting.pop()
-        if word not in found:
-            found.add(word)
-            waiting += re.findall(r"[A-Za-z_]\w*", bodies.get(word, ""))
-    return found
+    return closure(words, lambda word: re.findall(r"[A-Za-z_]\w*", bodies.get(word, "")))
 
 
 def _is_fixed(number: Number, used: Uses, launch: Set[str]) -> bool:
