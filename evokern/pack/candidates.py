@@ -305,9 +305,9 @@ def narrow_genes(searched: Sequence[Place], sample: Sequence[Place]) -> Iterator
     """Yield the genes that let champions run only their own shape, with the value of each of these champions."""
     found: dict[str, list[Any]] = {}
     for place in searched:
-        *_, (last, _) = _front(place, sample)
-        if last.changed and _served(place, champion(place).config, sample) <= place.weight:
-            name = last.changed.partition("=")[0]
-            found.setdefault(name, []).append(champion(place).config[name])
+        first = champion(place)
+        if _served(place, first.config, sample) <= place.weight and (widest := _widest(first, sample)[0]).changed:
+            name = widest.changed.partition("=")[0]
+            found.setdefault(name, []).append(first.config[name])
     for name, values in found.items():
         yield next(gene for gene in searched[0].kernel.space.genes if gene.name == name), values

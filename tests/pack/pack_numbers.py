@@ -4,8 +4,8 @@
 
 Each call works for about `--seconds`, at most a minute longer, and continues in the next call; repeat the command until
 it prints `done` for each package. The first steps are a sweep with a budget (`--budget`) and `evokern pack`. A search
-of 20 s for each of 12 held-out shapes (attention only) and the self-test with times follow. Interleaved rounds then
-compare the package's variant with the search's champion at each of them. The results are in FOLDER/NAME.json.
+of 20 s for each of 12 held-out shapes follows (attention only). Interleaved rounds compare the package's variant with
+the search's champion at each of them. The last step is the self-test with times. The results are in FOLDER/NAME.json.
 `--unverified` ends before the self-test, with a package in FOLDER/unverified: copy FOLDER to a machine without a GPU,
 where the command verifies the variants. `--only own` runs the searches at held-out shapes, for example at the same time
 on another GPU. `--device sim:l4 --small` shows on a machine without a GPU that each step works.
@@ -107,7 +107,7 @@ class Package:
         for old, new in SMALL.items() if self._small else ():
             text = text.replace(old, new)
         (self._folder / f"{self._name}.toml").write_text(text)
-        steps = ["sweep", "unverified", "own"] if self._later else ["sweep", "pack", "own", "selftest", "compared"]
+        steps = ["sweep", "unverified", "own"] if self._later else ["sweep", "pack", "own", "compared", "selftest"]
         if self._only:
             return getattr(self, f"_{self._only}")() is not None
         if not self._name.startswith("attention"):

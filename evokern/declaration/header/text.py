@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from evokern.declaration.genes import Gene, Value
 from evokern.declaration.kernel_files import GENERATED
@@ -20,7 +21,12 @@ NAMESPACE = "genes"
 
 def choice_macro(gene: Gene, value: Value) -> str:
     """Return the macro name of a named choice, for example `LOADS_VECTOR16`."""
-    return re.sub(r"\W", "_", f"{gene.name}_{value}").upper()
+    return _upper_name(f"{gene.name}_{value}")
+
+
+@lru_cache(maxsize=4096)
+def _upper_name(text: str) -> str:
+    return re.sub(r"\W", "_", text).upper()
 
 
 def constant_macro(gene: str) -> str:
