@@ -48,6 +48,8 @@ class Place:
     """Weight of the shape."""
     held_out: bool = False
     """Whether the shape is held out: its times neither choose variants nor build the dispatch."""
+    further: bool = False
+    """Whether only the chosen variants are measured at the shape: its times build the dispatch."""
     proof: Verification | None = None
     """Verification of the champion; None if the study was not searched."""
 
@@ -247,12 +249,18 @@ def starting_points_of(
     for device in dict.fromkeys(one.device for one in searched):
         owners = [one for one in searched if one.device == device]
         for config in _starting_points(owners[0], [one.problem for one in sample if one.device == device])[:most]:
-            owner = next((one for one in owners if one.runs(config)), None)
-            if owner is not None:
-                widest, served = _widest(PoolCandidate(owner, None, config), sample)
-                if served >= least and (device, widest.key) not in known:
-                    found.setdefault((device, widest.key), (widest, served))
-    return [one for one, _ in sorted(found.values(), key=lambda pair: -pair[1])][:most]
+            own = [PoolCandidate(owner, None, config) for owner in owners if owner.runs(config)]
+            if own:
+                widest, served = _widest(own[0], sample)
+                found.setdefault((device, widest.key), (widest, served))
+                if sum(value != config[name] for name, value in widest.config.items()) > 1:
+                    # The gene that makes it more general excludes another choice of it.
+                    most_served = max(
+                        ((one, _served(one.owner, config, sample)) for one in own), key=lambda pair: pair[1]
+                    )
+                    found.setdefault((device, most_served[0].key), most_served)
+    useful = {key: pair for key, pair in found.items() if pair[1] >= least and key not in known}
+    return [one for one, _ in sorted(useful.values(), key=lambda pair: -pair[1])][:most]
 
 
 def _starting_points(place: Place, problems: Sequence[Problem]) -> list[Config]:

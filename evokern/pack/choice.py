@@ -3,17 +3,18 @@
 All costs are logarithms of a time divided by the best known time for the shape. Ties are decided by index, so the same
 times always give the same choice.
 
-If the shapes are a sample of a distribution, other shapes will occur. Half of a shape's cost is then that of a shape
-like it that was not sampled: variants whose machine code runs no other sampled shape cannot serve it.
+If the shapes are a sample of a distribution, other shapes will occur; `unseen` then adds samples with expected times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import combinations, pairwise
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
 
 from evokern.pack.tree import CAPABILITY, MODE, Split, Tree, TreeLeaf, leaf_of
 
@@ -28,11 +29,13 @@ REGRET = 10.0
 LEAST_REGRET = 0.01
 """Smallest such part of a variant that may be slower by more than the permitted factor."""
 LEAST_GAIN = 0.001
-"""Smallest decrease of the mean cost for which a variant or a decision is added."""
-UNSEEN = 0.5
-"""Part of the cost that is for shapes that were not sampled, if there are any."""
+"""Smallest decrease of the mean cost for which a variant is added."""
+LEAST_SPLIT_GAIN = 0.0003
+"""Smallest decrease of the mean cost for which a decision is added."""
 MOST_DEPTH = 8
 """Largest number of decisions for one shape."""
+DIGITS = 9
+"""Decimals to which costs are compared, so that the order of additions does not decide between equal ones."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,6 @@ class Sample:
     """Variant → 95 % interval of its time divided by that of the fastest baseline, from interleaved rounds."""
     reference_us: float | None = None
     """Best time of other code that was measured at the shape."""
-    special: frozenset[int] | None = None
-    """Variants that run no other sampled shape; None if only the sampled shapes will occur."""
 
     @cached_property
     def baseline_us(self) -> float | None:
@@ -85,19 +86,7 @@ class Sample:
         kept = {one: one if numbers is None else numbers[one] for one in variants}
         times = {kept[one]: time_us for one, time_us in self.times.items() if one in kept}
         ratios = {kept[one]: ratio for one, ratio in self.ratios.items() if one in kept}
-        special = None if self.special is None else frozenset(kept[one] for one in self.special if one in kept)
-        return replace(self, times=times, ratios=ratios, reference_us=self.best_us, special=special)
-
-    def expected(self, cost: Callable[[Mapping[int, float]], float]) -> float:
-        """Return the weighted cost, expected over the shape itself and shapes like it.
-
-        Args:
-            cost: function of the times of the variants that can run a shape.
-        """
-        if not self.special:
-            return self.weight * cost(self.times)
-        others = {one: time_us for one, time_us in self.times.items() if one not in self.special}
-        return self.weight * ((1 - UNSEEN) * cost(self.times) + UNSEEN * cost(others))
+        return replace(self, times=times, ratios=ratios, reference_us=self.best_us)
 
     def cost(self, variant: int | None, baseline: int = 0) -> float:
         """Return the cost if a variant or, for None, a baseline serves the shape."""
@@ -123,42 +112,52 @@ class Sample:
         return math.log(time_us / self.best_us)
 
 
+class _Costs:
+    """Costs of samples as arrays: a row for each sample."""
+
+    def __init__(self, samples: Sequence[Sample], variants: Sequence[int]) -> None:
+        self.baselines = sorted({baseline for sample in samples for baseline in sample.baselines}) or [0]
+        self.weights = np.array([sample.weight for sample in samples])
+        self.own = np.array([[s.cost(v) if v in s.times else math.inf for v in variants] for s in samples])
+        """Cost of each variant; infinity if it does not take the shape."""
+        self.other = np.array([[sample.cost(None, baseline) for baseline in self.baselines] for sample in samples])
+        """Cost of each baseline."""
+
+
 def chosen_variants(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
-    """Return at most `most` variants with a small weighted cost: added one by one, then exchanged while that helps."""
+    """Return at most `most` variants with a small weighted cost: added one by one, then exchanged while that helps.
+
+    Each shape is assumed to get the best of the chosen variants and its baselines.
+    """
     known = sorted({variant for sample in samples for variant in sample.times})
+    if not known:
+        return ()
+    costs = _Costs(samples, known)
+    total, least = costs.weights.sum(), costs.other.min(axis=1)
+
+    def served(kept: Sequence[int]) -> np.ndarray:
+        return np.asarray(np.minimum(least, costs.own[:, kept].min(axis=1, initial=math.inf)))
+
+    def added(kept: Sequence[int]) -> tuple[int, float]:
+        """Return the best further variant, and the cost with it."""
+        with_each = (np.minimum(served(kept)[:, None], costs.own) * costs.weights[:, None]).sum(axis=0)
+        found = int(np.round(with_each, DIGITS).argmin())
+        return found, float(with_each[found])
+
     chosen: list[int] = []
-    total = sum(sample.weight for sample in samples)
     while len(chosen) < most:
-        now = _served_cost(samples, chosen)
-        found = min(
-            (v for v in known if v not in chosen), key=lambda v: (_served_cost(samples, [*chosen, v]), v), default=None
-        )
-        if found is None or now - _served_cost(samples, [*chosen, found]) < LEAST_GAIN * total:
+        one, cost = added(chosen)
+        if float((served(chosen) * costs.weights).sum()) - cost < LEAST_GAIN * total:
             break
-        chosen.append(found)
+        chosen.append(one)
     improved = True
     while improved:
         improved = False
         for place in range(len(chosen)):
-            for other in known:
-                changed = [*chosen[:place], other, *chosen[place + 1 :]]
-                if (
-                    other not in chosen
-                    and _served_cost(samples, changed) < _served_cost(samples, chosen) - 1e-9 * total
-                ):
-                    chosen, improved = changed, True
-    return tuple(sorted(chosen))
-
-
-def _served_cost(samples: Sequence[Sample], chosen: Iterable[int]) -> float:
-    """Return the weighted cost if each shape gets the best of the chosen variants and its baselines."""
-    kept = set(chosen)
-
-    def cost(sample: Sample, times: Mapping[int, float]) -> float:
-        options = [sample.cost(variant) for variant in times if variant in kept]
-        return min([*options, *(sample.cost(None, baseline) for baseline in sample.baselines or [-1])])
-
-    return sum(sample.expected(partial(cost, sample)) for sample in samples)
+            one, cost = added([*chosen[:place], *chosen[place + 1 :]])
+            if cost < float((served(chosen) * costs.weights).sum()) - 1e-9 * total:
+                chosen[place], improved = one, True
+    return tuple(sorted(known[one] for one in chosen))
 
 
 def dispatch_tree(samples: Sequence[Sample], chosen: Sequence[int], fields: Sequence[str]) -> Tree:
@@ -177,99 +176,112 @@ def dispatch_tree(samples: Sequence[Sample], chosen: Sequence[int], fields: Sequ
 
 
 class _Growth:
-    """Growth of a decision tree."""
+    """Growth of a decision tree. Sets of samples are arrays of their numbers."""
 
     def __init__(self, samples: Sequence[Sample], chosen: Sequence[int], decisions: Sequence[tuple[str, ...]]) -> None:
-        self._all, self._chosen = list(samples), tuple(chosen)
-        self._gain = LEAST_GAIN * sum(sample.weight for sample in samples)
+        self._chosen, self._decisions = tuple(chosen), decisions
+        self._costs = costs = _Costs(samples, chosen)
+        self._gain = LEAST_SPLIT_GAIN * costs.weights.sum()
+        self._runs = np.isfinite(costs.own)
+        kinds, self._kind = np.unique(self._runs, axis=0, return_inverse=True)
+        """Numbers of equal sets of variants that take a shape."""
+        self._kinds = range(len(kinds))
+        self._weighted = np.hstack([costs.own, costs.other]) * costs.weights[:, None]
         self._sizes = {
-            (id(sample), factors): math.prod(sample.values[name] for name in factors)
-            for sample in samples
+            factors: np.array([math.prod(sample.values[name] for name in factors) for sample in samples], dtype=object)
             for factors in decisions
         }
-        self._decisions = decisions
 
     def tree(self) -> Tree:
         """Return the tree for all samples."""
-        return self._grown(self._all, (), MOST_DEPTH)
+        return self._grown(np.arange(len(self._kind)), (), MOST_DEPTH)[0]
 
-    def _grown(self, samples: list[Sample], above: tuple[int, ...], depth: int) -> Tree:
-        """Return the tree for some samples; `above` are the variants that would serve a larger region around it."""
-        leaf, cost = _best_leaf(samples, self._chosen)
-        whole = self._extended(leaf, samples, above)
-        if depth == 0 or cost <= self._gain:
-            return whole
+    def _grown(self, rows: np.ndarray, above: tuple[int, ...], depth: int) -> tuple[Tree, float]:
+        """Return the tree for some samples with its cost; `above` are the variants of a larger region around it."""
+        order, baseline, cost = self._leaf(rows)
+        order = self._extended(order, rows, above)
+        whole = TreeLeaf(tuple(self._chosen[one] for one in order), self._costs.baselines[baseline])
+        if depth == 0 or cost <= self._gain or (cut := self._cut(rows)) is None:
+            return whole, cost
+        factors, most = cut
+        small = self._sizes[factors][rows] <= most
+        (yes, yes_cost), (no, no_cost) = (self._grown(rows[part], order, depth - 1) for part in (small, ~small))
+        together = yes_cost + no_cost
+        return (whole, cost) if cost - together < self._gain else (Split(factors, most, yes, no), together)
+
+    def _cut(self, rows: np.ndarray) -> tuple[tuple[str, ...], int] | None:
+        """Return the decision after which the two parts cost least, if each kind of shapes gets its best code there."""
         best: tuple[float, tuple[str, ...], int] | None = None
         for factors in self._decisions:
-            values = sorted({self._sizes[id(sample), factors] for sample in samples})
-            for low, high in pairwise(values):
-                most = max(low, math.isqrt(low * high)) if low > 0 else low
-                split_cost = sum(_best_leaf(part, self._chosen)[1] for part in self._parts(samples, factors, most))
-                if best is None or split_cost < best[0] - 1e-12:
-                    best = (split_cost, factors, most)
-        if best is None:
-            return whole
-        _, factors, most = best
-        yes, no = self._parts(samples, factors, most)
-        first, second = (self._grown(part, whole.variants, depth - 1) for part in (yes, no))
-        together = tree_cost(first, yes) + tree_cost(second, no)
-        return whole if cost - together < self._gain else Split(factors, most, first, second)
+            sizes = self._sizes[factors][rows]
+            order = np.argsort(sizes, kind="stable")
+            sizes, ordered = sizes[order], rows[order]
+            ends = np.flatnonzero(sizes[:-1] < sizes[1:])
+            if not len(ends):
+                continue
+            cost = np.zeros(len(ends))
+            for kind in self._kinds:
+                here = ordered[self._kind[ordered] == kind]
+                if len(here):
+                    sums = np.vstack([np.zeros(self._weighted.shape[1]), np.cumsum(self._weighted[here], axis=0)])
+                    before = sums[np.cumsum(self._kind[ordered] == kind)[ends]]
+                    possible = np.isfinite(sums[-1])
+                    before, whole = before[:, possible], sums[-1][possible]
+                    cost += before.min(axis=1) + (whole - before).min(axis=1)
+            at = int(np.round(cost, DIGITS).argmin())
+            if best is None or cost[at] < best[0] - 1e-12:
+                low, high = int(sizes[ends[at]]), int(sizes[ends[at] + 1])
+                best = float(cost[at]), factors, max(low, math.isqrt(low * high)) if low > 0 else low
+        return None if best is None else best[1:]
 
-    def _parts(self, samples: list[Sample], factors: tuple[str, ...], most: int) -> tuple[list[Sample], list[Sample]]:
-        sides = [self._sizes[id(sample), factors] <= most for sample in samples]
-        yes = [sample for sample, side in zip(samples, sides, strict=True) if side]
-        return yes, [sample for sample, side in zip(samples, sides, strict=True) if not side]
-
-    def _extended(self, leaf: TreeLeaf, samples: list[Sample], above: tuple[int, ...]) -> TreeLeaf:
-        """Return a leaf with further variants from above it, for kinds of shapes that none of its samples has.
+    def _extended(self, order: tuple[int, ...], rows: np.ndarray, above: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the variants of a leaf with further ones from above it, for kinds of shapes that its samples lack.
 
         A causal shape, for example, needs other machine code. A region without a causal sample would otherwise send
         such shapes to a baseline.
         """
         for variant in above:
-            longer = replace(leaf, variants=(*leaf.variants, variant))
-            new = any(variant in s.times and not s.times.keys() & set(leaf.variants) for s in self._all)
-            if variant not in leaf.variants and new and tree_cost(longer, samples) <= tree_cost(leaf, samples) + 1e-12:
-                leaf = longer
-        return leaf
+            lacking = ~self._runs[:, order].any(axis=1)
+            new = variant not in order and bool((self._runs[:, variant] & lacking).any())
+            if new and not (self._runs[rows, variant] & lacking[rows]).any():
+                order = (*order, variant)
+        return order
 
+    def _leaf(self, rows: np.ndarray) -> tuple[tuple[int, ...], int, float]:
+        """Return the variants, the baseline and the cost of the best leaf: variants are added while that helps."""
+        weights, own = self._costs.weights[rows], self._costs.own[rows]
+        runs = self._runs[rows]
+        baseline = int(np.round((self._costs.other[rows] * weights[:, None]).sum(axis=0), DIGITS).argmin())
 
-def _best_leaf(samples: Sequence[Sample], chosen: Sequence[int]) -> tuple[TreeLeaf, float]:
-    """Return the leaf with the least cost for some shapes: variants are inserted while that lowers the cost."""
-    names = sorted({baseline for sample in samples for baseline in sample.baselines}) or [0]
-    baseline = min(names, key=lambda b: (sum(s.weight * s.cost(None, b) for s in samples), b))
-    leaf = TreeLeaf((), baseline)
-    cost = tree_cost(leaf, samples)
-    while True:
-        here = leaf.variants
-        longer = [
-            TreeLeaf((*here[:place], v, *here[place:]), baseline)
-            for v in chosen
-            if v not in here
-            for place in range(len(here) + 1)
-        ]
-        found = min(longer, key=lambda one: (tree_cost(one, samples), one.variants), default=None)
-        if found is None or tree_cost(found, samples) >= cost - 1e-12:
-            return leaf, cost
-        leaf, cost = found, tree_cost(found, samples)
+        def cost_of(order: Sequence[int]) -> float:
+            served = self._costs.other[rows, baseline]
+            for one in reversed(order):
+                served = np.where(runs[:, one], own[:, one], served)
+            return float((served * weights).sum())
+
+        here: tuple[int, ...] = ()
+        cost = cost_of(here)
+        while True:
+            longer = [
+                (*here[:place], one, *here[place:])
+                for one in range(len(self._chosen))
+                if one not in here and runs[:, one].any()
+                for place in range(len(here) + 1)
+            ]
+            found = min(longer, key=lambda order: (round(cost_of(order), DIGITS), order), default=None)
+            if found is None or (least := cost_of(found)) >= cost - 1e-12:
+                return here, baseline, cost
+            here, cost = found, least
 
 
 def served_by(tree: Tree, sample: Sample) -> int | None:
     """Return the variant that a tree selects for a shape; None for a baseline."""
-    return _first(leaf_of(tree, sample.values), sample.times)
-
-
-def _first(leaf: TreeLeaf, times: Mapping[int, float]) -> int | None:
-    return next((variant for variant in leaf.variants if variant in times), None)
+    return next((variant for variant in leaf_of(tree, sample.values).variants if variant in sample.times), None)
 
 
 def tree_cost(tree: Tree, samples: Iterable[Sample]) -> float:
     """Return the weighted cost of some shapes with a tree."""
-
-    def cost(sample: Sample, leaf: TreeLeaf, times: Mapping[int, float]) -> float:
-        return sample.cost(_first(leaf, times), leaf.baseline)
-
-    return sum(s.expected(partial(cost, s, leaf_of(tree, s.values))) for s in samples)
+    return sum(s.weight * s.cost(served_by(tree, s), leaf_of(tree, s.values).baseline) for s in samples)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from evokern.workers.fork_server import keeping_servers
 
 MOST_SAMPLED = 48
 """Largest number of shapes at which candidates are measured to choose variants, without the held-out shapes."""
+MOST_FURTHER = 72
+"""Largest number of further shapes at which only the chosen variants are measured, to build the dispatch."""
 PAGE = "report.html"
 """File of the page about a package, in its folder."""
 
@@ -178,7 +180,7 @@ def _check_same(studies: Sequence[Place]) -> None:
 
 
 def _places(sweep: Sweep, searched: Sequence[Place]) -> list[Place]:
-    """Return the places at which candidates are measured: searched ones first, then further ones, then held-out ones.
+    """Return the places at which candidates are measured: searched ones first, then others, then held-out ones.
 
     A shape that was not searched is measured like the shapes of the first study on the same device.
     """
@@ -196,7 +198,9 @@ def _places(sweep: Sweep, searched: Sequence[Place]) -> list[Place]:
 
     others = [place for planned in sweep.studies for place in further(planned, held_out=False)]
     held = [place for planned in sweep.held_out for place in further(planned, held_out=True)]
-    return [*[*searched, *others][:MOST_SAMPLED], *held]
+    every = [*searched, *others]
+    for_dispatch = [replace(place, further=True) for place in every[MOST_SAMPLED:][:MOST_FURTHER]]
+    return [*every[:MOST_SAMPLED], *for_dispatch, *held]
 
 
 def in_words(packed: PackedSweep) -> Iterator[str]:

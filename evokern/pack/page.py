@@ -60,12 +60,10 @@ def _in_words(box: Box) -> str:
 def _speedups(shapes: Sequence[Mapping[str, Any]]) -> TextTable | None:
     """Return the speedup along the distribution: its quantiles by weight; None without baselines."""
     rows = []
-    for kind in (False, True):
-        known = sorted(
-            (s["speedup"], s["weight"]) for s in shapes if s["held_out"] == kind and s["speedup"] is not None
-        )
+    for kind in ("sampled", "further", "held out"):
+        known = sorted((s["speedup"], s["weight"]) for s in shapes if _kind(s) == kind and s["speedup"] is not None)
         if known:
-            rows.append(("held out" if kind else "sampled", *(f"{one:.2f}" for one in _quantiles(known))))
+            rows.append((kind, *(f"{one:.2f}" for one in _quantiles(known))))
     return TextTable(("speedup at", *(f"{100 * q:.0f} %" for q in QUANTILES)), rows, range(1, 8)) if rows else None
 
 
@@ -80,10 +78,14 @@ def _quantiles(known: Sequence[tuple[float, float]]) -> Iterator[float]:
                 break
 
 
+def _kind(shape: Mapping[str, Any]) -> str:
+    return "held out" if shape["held_out"] else "further" if shape["further"] else "sampled"
+
+
 def _row(one: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
     ratio = one["ratio_ci95"]
     return (
-        one["problem"], "held out" if one["held_out"] else "sampled", f"{one['weight']:g}",
+        one["problem"], _kind(one), f"{one['weight']:g}",
         names[one["baseline"]] if one["variant"] is None else f"variant {one['variant']}",
         microseconds(one["time_us"]), microseconds(one["best_us"]),
         "-" if one["loss"] is None else f"{100 * one['loss']:.1f} %", microseconds(one["baseline_us"]),

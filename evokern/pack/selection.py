@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from evokern.pack.candidates import (
 from evokern.pack.choice import Sample, chosen_variants, dispatch_tree, served_at, served_by
 from evokern.pack.crosswise import CrosswiseTimes, PlaceTimes, is_wrong
 from evokern.pack.tree import CAPABILITY, MODE, Tree, leaf_of, regions
+from evokern.pack.unseen import Shape, expected_samples, recombined
 from evokern.pack.variant import Variant, variant_of
 from evokern.store import Verification
 
@@ -57,7 +58,7 @@ class Selection:
         If `unseen`, other shapes than those of the places will occur.
         """
         self._places, self._stored, self._most, self._report = places, stored, request.variants, report
-        sampled = [one for one in places if not one.held_out]
+        sampled = [one for one in places if not one.held_out and not one.further]
         pool = pool_of(searched, sampled, request.candidates, request.variants)
         pool += starting_points_of(pool, searched, sampled, 2 * request.candidates, request.variants)
         useful = _useful(pool, sampled, sum(one.weight for one in sampled) / (2 * request.variants))
@@ -79,19 +80,16 @@ class Selection:
         """Other programs that are used nowhere."""
         self._refused: set[tuple[str, int]] = set()
         """Names of places and programs that do not take them."""
-        self._special: frozenset[int] | None = None
-        """Programs that run no other sampled place; None if only sampled shapes will occur."""
         self._found = self._measured(plans)
         """Measured times at the sampled places."""
         self._samples: list[tuple[Place, Sample]] = []
         """Sampled places with times, by numbers of programs."""
+        self._further: list[tuple[Place, Sample]] = []
         self._held: list[tuple[Place, Sample]] = []
-        """Held-out places with the times of the chosen programs."""
+        """Further and held-out places with the times of the chosen programs."""
         self._dropped()
-        if unseen:
-            runs = Counter(n for _, sample in self._samples for n in sample.times)
-            self._special = frozenset(number for number, shapes in runs.items() if shapes == 1)
-            self._dropped()
+        self._unseen = [*self._recombined(pool)] if unseen else None
+        """Shapes of the same kind that were not sampled, with weights and programs; None if none will occur."""
 
     def _measured(
         self, plans: Sequence[tuple[Place, list[Config], list[Config]]]
@@ -129,8 +127,25 @@ class Selection:
             place.weight,
             {n: found.ratios[key] for n, key in right.items() if key in found.ratios},
             min(times.values(), default=None),
-            None if self._special is None else self._special & right.keys(),
         )
+
+    def _recombined(self, pool: Sequence[PoolCandidate]) -> Iterator[tuple[Shape, float, frozenset[int]]]:
+        """Yield shapes whose fields come from different sampled shapes, weights and programs that run there."""
+        like = {(place.chip.compute_capability, self._modes[place.names]): place for place, _ in self._samples}
+        for shape, weight in recombined([sample for _, sample in self._samples]):
+            place = like[divmod(shape[CAPABILITY], 10), shape[MODE]]
+            fields = {name: value for name, value in shape.items() if name not in (CAPABILITY, MODE)}
+            place = replace(place, subject=replace(place.subject, problems=(place.problem.changed(fields),)))
+            configs = (one.config for one in pool if one.owner.device == place.device and place.runs(one.config))
+            programs = (self._programs.get(place.program(one)) for one in configs)
+            yield shape, weight, frozenset(one for one in programs if one is not None)
+
+    def _expected(self, measured: Sequence[Sample], numbers: Mapping[int, int]) -> list[Sample]:
+        """Return samples with expected times of programs, which have new numbers, where shapes were not sampled."""
+        if self._unseen is None:
+            return []
+        others = [(s, weight, {numbers[one] for one in runs if one in numbers}) for s, weight, runs in self._unseen]
+        return expected_samples(measured, others)
 
     def _number(self, program: ProgramKey) -> int:
         return self._programs.setdefault(program, len(self._programs))
@@ -142,8 +157,10 @@ class Selection:
             StudyError: no verified candidate is faster than the baseline.
         """
         while True:
-            self._held = []
-            chosen = chosen_variants([sample for _, sample in self._samples], self._most)
+            self._further, self._held = [], []
+            measured = [sample for _, sample in self._samples]
+            known = {number: number for sample in measured for number in sample.times}
+            chosen = chosen_variants([*measured, *self._expected(measured, known)], self._most)
             if not chosen:
                 left_out = "".join(f"; {title} was left out: {why}" for title, why in [*self.refuted.items()][:1])
                 raise StudyError(
@@ -156,24 +173,37 @@ class Selection:
             self._check_fit(chosen)
             if self._dropped():
                 continue
-            own = self.samples_of(chosen, held_out=False)
-            fields = (CAPABILITY, MODE, *(n for n in own[0].values if n not in (CAPABILITY, MODE)))
-            tree = dispatch_tree(own, range(len(chosen)), fields)
-            used = {served_by(tree, sample) for sample in own}
-            self._out |= {number for index, number in enumerate(chosen) if index not in used}
+            self._out |= {*chosen} - {*self._used(chosen, self._tree(chosen))}
             if self._dropped():
                 continue
-            self._check_proofs(
-                chosen
-            )  # before the many measurements at held-out places, which another choice needs again
+            # Proofs come before the many measurements at further and held-out places, which another choice needs again.
+            self._check_proofs(chosen)
             if self._dropped():
                 continue
-            self._check_held_out(chosen)
+            self._further = self._checked(chosen, [one for one in self._places if one.further], [])
+            if self._dropped():
+                continue
+            tree = self._tree(chosen)
+            while (used := self._used(chosen, tree)) != chosen:
+                chosen, tree = used, self._tree(used)
+            self._held = self._checked(chosen, [one for one in self._places if one.held_out], self._searched)
             if self._dropped():
                 continue
             self._check_edges(chosen, tree)
             if not self._dropped():
                 return chosen, tuple(self._made[number] for number in chosen), tree
+
+    def _tree(self, chosen: Sequence[int]) -> Tree:
+        """Return the dispatch to chosen programs, by the numbers of variants."""
+        own = [sample for place, sample in self.served(chosen) if not place.held_out]
+        expected = self._expected(own, {number: index for index, number in enumerate(chosen)})
+        fields = (CAPABILITY, MODE, *(name for name in own[0].values if name not in (CAPABILITY, MODE)))
+        return dispatch_tree([*own, *expected], range(len(chosen)), fields)
+
+    def _used(self, chosen: Sequence[int], tree: Tree) -> tuple[int, ...]:
+        """Return the programs to which a dispatch sends measured shapes."""
+        used = {served_by(tree, sample) for place, sample in self.served(chosen) if not place.held_out}
+        return tuple(number for index, number in enumerate(chosen) if index in used)
 
     def _dropped(self) -> bool:
         """Compute the samples without the programs that were left out; return whether they changed."""
@@ -182,24 +212,27 @@ class Selection:
         return [sample.times for _, sample in before] != [sample.times for _, sample in self._samples]
 
     def samples_of(self, chosen: Sequence[int], *, held_out: bool) -> list[Sample]:
-        """Return the samples of chosen programs with the numbers of variants."""
-        return [sample for place, sample in self.served(chosen) if place.held_out == held_out]
+        """Return the samples of chosen programs with the numbers of variants, at sampled or at held-out places."""
+        return [one for place, one in self.served(chosen) if place.held_out == held_out and not place.further]
 
     def served(self, chosen: Sequence[int]) -> list[tuple[Place, Sample]]:
         """Return each place with the times of the chosen programs, by the numbers of variants."""
         numbers = {number: index for index, number in enumerate(chosen)}
-        return [(place, sample.only(chosen, numbers)) for place, sample in (*self._samples, *self._held)]
+        return [(place, sample.only(chosen, numbers)) for place, sample in self._every()]
 
     def shapes(self, chosen: Sequence[int], tree: Tree) -> list[dict[str, Any]]:
         """Return the code that a dispatch selects at each place, with its time, as JSON values."""
         leaves, rows = [leaf for _, leaf in regions(tree)], []
         for place, sample in self.served(chosen):
             found = served_at(tree, sample)
+            if place.further:
+                found = replace(found, loss=None)  # no other code was measured there
             region = next(i for i, leaf in enumerate(leaves) if leaf is leaf_of(tree, sample.values))
             ratio = None if found.variant is None else sample.ratios.get(found.variant)
             rows.append(
                 {
-                    "problem": place.problem.in_words(every=True), "held_out": place.held_out, "weight": place.weight,
+                    "problem": place.problem.in_words(every=True), "held_out": place.held_out,
+                    "further": place.further, "weight": place.weight,
                     "region": region, **asdict(found), "best_us": sample.best_us, "baseline_us": sample.baseline_us,
                     "ratio_ci95": None if ratio is None else list(ratio),
                 }
@@ -219,15 +252,24 @@ class Selection:
             if sample.times:
                 self._leave_out_unchecked(taken, place, sample)
 
-    def _check_held_out(self, chosen: Sequence[int]) -> None:
-        """Measure the chosen programs at the held-out places; leave out those that fail at one that they take."""
+    def _every(self) -> list[tuple[Place, Sample]]:
+        return [*self._samples, *self._further, *self._held]
+
+    def _checked(
+        self, chosen: Sequence[int], places: Sequence[Place], references: Sequence[Place]
+    ) -> list[tuple[Place, Sample]]:
+        """Measure the chosen programs at places, and the nearest of some champions as references.
+
+        Programs that fail at a place that they take are left out.
+        """
         plans = []
-        for place in (one for one in self._places if one.held_out):
+        for place in places:
             pool = [self._origin(number) for number in self._taking(chosen, place)]
-            plans.append((place, *measured_at(place, pool, self._searched, lambda program: True)))
-        self._held = [(place, self._sample(place, configs, found)) for place, configs, found in self._measured(plans)]
-        for place, sample in self._held:
+            plans.append((place, *measured_at(place, pool, references, lambda program: True)))
+        found = [(place, self._sample(place, configs, times)) for place, configs, times in self._measured(plans)]
+        for place, sample in found:
             self._leave_out_unchecked(self._taking(chosen, place), place, sample)
+        return found
 
     def _taking(self, chosen: Sequence[int], place: Place) -> list[int]:
         """Return the programs whose variants take a place."""
@@ -244,7 +286,7 @@ class Selection:
         for index, number in enumerate(chosen):
             place = self._home(number)
             edges = [one for one in self._edges(tree, place) if self._serves(tree, chosen, one, place) == index]
-            known = {one.problem.key for one, sample in (*self._samples, *self._held) if number in sample.times}
+            known = {one.problem.key for one, sample in self._every() if number in sample.times}
             new = [one for one in edges if one.key not in known]
             if new and (why := self._stored.failure_at(place, self._origin(number), new)):
                 leave_out = self._leave_out_candidate if is_wrong(why) else self._leave_out_program
@@ -344,7 +386,7 @@ class Selection:
         for number, variant in zip(chosen, variants, strict=True):
             origin = self._origin(number)
             record, proof = origin.owner.subject.record, self._proofs.get(number, origin.proof)
-            checked = [place for place, sample in (*self._samples, *self._held) if number in sample.times]
+            checked = [place for place, sample in self._every() if number in sample.times]
             rows.append(
                 {
                     "study": origin.owner.name, "created": record.created, "trial": origin.trial,

@@ -506,6 +506,7 @@ def flashinfer(p, t):
 WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart"}
 RINGS = {"PATH": "bulk", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart", "SCHEDULE": "persistent"}
 SMALL_BLOCKS = {**RINGS, "GROUPS": 1, "TURNS": "free"}
+SHORT = {"KV_BUFFERS": "resident", "RESCALE": "restart", "LOOKAHEAD": 4, "MIN_BLOCKS": 3}
 STARTING_POINTS = (
     # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
     # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). RESCALE=restart is fastest
@@ -532,8 +533,12 @@ STARTING_POINTS = (
     {**SMALL_BLOCKS, "TILE_N": 80, "MIN_BLOCKS": 3, "SCHEDULE": "one_task"},
     {**RINGS, "TILE_N": 80, "SCHEDULE": "one_task"},
     {**RINGS, "TILE_N": 112, "GROUPS": 3, "SCHEDULE": "one_task"},
+    # Up to a few hundred keys, which shared memory holds at once: one warp for 16 rows, and a warpgroup.
+    {**SHORT, "BLOCK_M": 16, "WARPS_M": 1, "KEY_SPLITS": 4, "BLOCK_N": 16, "UNROLL": 4, "MERGE": "fp32"},
+    {**WARPGROUP, **SHORT, "KEY_SPLITS": 1, "BLOCK_N": 64},
 )
-"""Default choices of other attention kernels, and the fastest of the bulk path, combined with RESCALE=restart."""
+"""Default choices of other attention kernels, and the fastest of the bulk path and for short rows, combined with
+RESCALE=restart."""
 
 kernel = Kernel(
     name="attention",

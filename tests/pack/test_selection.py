@@ -29,12 +29,15 @@ from evokern.workers.jobs import JobResult
 KERNEL = load_kernel(ROOT / "kernels/attention")
 
 
-def _place(length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None, on: str = "l4") -> Place:
+def _place(
+    length: int, *, held_out: bool = False, genes: Mapping[str, Any] | None = None, on: str = "l4",
+    further: bool = False,
+) -> Place:  # fmt: skip
     record = SimpleNamespace(device="sim:l4", predicted=True, secret=1, created="", timing_rule=None)
     trial = SimpleNamespace(number=7, config=KERNEL.space.default())
     problem = KERNEL.problem(f"1,2,{length},64")
     subject: Any = TrialUnderTest(record, SimpleNamespace(genes=genes or {}), KERNEL, (problem,), trial, (), None)  # type: ignore[arg-type]
-    return Place(f"S{length}", subject, chip(on), 1.0, held_out)
+    return Place(f"S{length}", subject, chip(on), 1.0, held_out, further)
 
 
 class _Stored:
@@ -51,8 +54,11 @@ class _Stored:
         """Verification of candidates for several lengths; the others are right."""
         self.edges: list[str] = []
         self.titles: list[str] = []
+        self.measured: dict[int, list[str]] = {}
+        """Length → values of LENGTH that were measured there last."""
 
     def at(self, place: Place, configs: Sequence[Config]) -> PlaceTimes:
+        self.measured[int(place.problem["S"])] = [str(config["LENGTH"]) for config in configs]
         times: dict[str, float] = {}
         refuted: Mapping[str, str] = {}
         for config in configs:
@@ -76,9 +82,10 @@ class _Stored:
 
 
 def _selection(
-    stored: Any, variants: int = 1, *, unseen: bool = False, force: bool = False, lines: list[str] | None = None
-) -> Selection:
-    places = [_place(64), _place(128), _place(256), _place(192, held_out=True), _place(320, held_out=True)]
+    stored: Any, variants: int = 1, *, unseen: bool = False, force: bool = False, lines: list[str] | None = None,
+    more: Sequence[Place] = (),
+) -> Selection:  # fmt: skip
+    places = [_place(64), _place(128), _place(256), *more, _place(192, held_out=True), _place(320, held_out=True)]
     request = PackRequest(variants, 8, force=force)
     return Selection(places, places[:2], stored, request, ([] if lines is None else lines).append, unseen=unseen)
 
@@ -96,13 +103,24 @@ def test_a_champion_with_problem_constants_contributes_a_general_candidate() -> 
 def test_starting_points_are_candidates() -> None:
     """Those that run on the chip and that no study contributes, each with the gene that lets it serve all lengths."""
     sample = [_place(length, on="h100", genes={"LENGTH": ("steps", "runtime")}) for length in (64, 128, 2048)]
-    assert starting_points_of([], [_place(64)], [_place(64), _place(128)], 99, 1) == []  # they need wgmma
+    assert starting_points_of([], [_place(1024)], [_place(1024), _place(2048)], 99, 1) == []  # wgmma, or short rows
     found = starting_points_of([], sample, sample, 99, 1)
     assert len(found) == len(KERNEL.starting_points)
     assert {one.config["LENGTH"] for one in found} == {"runtime"}
     assert found[0].title.startswith("starting point TENSOR_CORES=wgmma LENGTH=runtime ")
     others = starting_points_of(found[:5], sample, sample, 7, 1)
     assert [one.key for one in others] == [one.key for one in found[5:7]]
+
+
+def test_a_starting_point_is_kept_if_no_more_general_one_has_its_choices() -> None:
+    """KV_BUFFERS=resident needs LENGTH=steps. With LENGTH=runtime, the point serves all lengths, but has a ring."""
+    sample = [_place(length, on="h100", genes={"LENGTH": ("steps", "runtime")}) for length in (100, 110, 120, 2048)]
+    found = [one.config for one in starting_points_of([], sample, sample, 99, 2)]
+    kinds = {(one["TENSOR_CORES"], one["LENGTH"]) for one in found if one["KV_BUFFERS"] == "resident"}
+    assert kinds == {("mma_sync", "steps"), ("wgmma", "steps")}
+    assert {(one["TENSOR_CORES"], one["LENGTH"]) for one in found if one["KV_BUFFERS"] == "ring"} >= {
+        ("wgmma", "runtime")
+    }
 
 
 def test_a_gene_that_compiles_a_shape_into_the_code_is_named() -> None:
@@ -128,6 +146,19 @@ def test_the_general_candidate_serves_held_out_shapes() -> None:
     (facts,) = work.facts(chosen, variants)
     assert (facts["changed"], facts["verification"]["verified"]) == ("LENGTH=runtime", True)
     assert stored.titles == ["trial 7 of S64 with LENGTH=runtime"]
+
+
+def test_only_the_chosen_variants_are_measured_at_further_shapes() -> None:
+    """The dispatch sees their times, and a variant that is wrong there is left out. They are no part of the summary."""
+    stored = _Stored()
+    work = _selection(stored, more=[_place(512, further=True)])
+    chosen, _, tree = work.choose()
+    assert (stored.measured[256], stored.measured[512]) == (["runtime", "static"], ["runtime"])
+    assert summary_of(tree, work.samples_of(chosen, held_out=False)).shapes == 3
+    (row,) = [one for one in work.shapes(chosen, tree) if one["further"]]
+    assert (row["variant"], row["time_us"], row["loss"]) == (0, 1.1, None)
+    _, (variant,), _ = _selection(_Stored(refuted_at=512), more=[_place(512, further=True)]).choose()
+    assert variant.config["LENGTH"] == "static"
 
 
 def test_force_packs_a_variant_that_cannot_be_verified() -> None:
