@@ -32,7 +32,8 @@ from paths import ROOT
 ROUNDS = 7
 BUILD = "build and run: "
 """What `export` prints before the build line and the run line."""
-TIME = re.compile(r"^time: ([0-9.]+) us per call", re.MULTILINE)
+TIME = re.compile(r"^time: ([0-9.]+) us (?:a|per) call", re.MULTILINE)
+"""The time in the output of a program; older programs print "us a call"."""
 
 
 class CommandError(Exception):
