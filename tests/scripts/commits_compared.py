@@ -4,11 +4,11 @@
     python tests/scripts/commits_compared.py OLD "attention B=2 H=8 S=512 D=64" "matmul M=64 N=4096 K=4096" ...
         [--budget 20s] [--trials N] [--seed 0] [--device cuda:0]
 
-For each problem, both commits search with the same budget, the same seed and an empty compile cache. Both champions are
-exported and built in parallel, and their programs run alternately, 7 times each. The absolute folders of PYTHONPATH
-follow a commit's own tree, so that packages are found there. Prints a line for each step, then the median times and the
-ratio of the times. On a simulated device (`--device sim:h200`), no program runs. Exit code 1 if a step or a program
-fails.
+For each problem, both commits search with the same budget, the same seed and an empty compile cache. The champions are
+exported and built while the next searches run. At the end, both programs of a problem run alternately, 7 times each.
+The absolute folders of PYTHONPATH follow a commit's own tree, so that packages are found there. Prints a line for each
+search, then the median times and the ratio of the times. On a simulated device (`--device sim:h200`), no program runs.
+Exit code 1 if a step or a program fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import helpers_path  # noqa: F401 (finds the helpers)
@@ -86,26 +86,21 @@ class Commit:
         return float(found[1])
 
 
-def compared(text: str, study: str, commits: Sequence[Commit], given: argparse.Namespace) -> str:
-    """Search, build and run the champions of both commits at a problem; return the line of the result."""
-    began = time.monotonic()
-
-    def note(what: str) -> None:
-        print(f"  {text}: {what} after {time.monotonic() - began:.0f} s", flush=True)
-
+def searched(text: str, study: str, commits: Sequence[Commit], given: argparse.Namespace) -> None:
+    """Search with both commits at a problem."""
     kernel, problem = text.split(maxsplit=1)
     options = ["--budget", given.budget, "--device", given.device, "--seed", str(given.seed)]
     options += ["--trials", str(given.trials)] if given.trials else []
     for commit in commits:
+        began = time.monotonic()
         commit.search(study, kernel, problem, options)
-        note(f"{commit.name} searched")
-    with ThreadPoolExecutor(len(commits)) as threads:
-        programs = list(threads.map(lambda commit: commit.build(study), commits))
-    note("both built")
-    if given.device.startswith("sim:"):
-        return f"{text}: both programs were built; none was run, because the device is simulated"
-    pairs = zip(commits, programs, strict=True)
-    rounds = [[commit.run(program) for commit, program in pairs] for pairs in [list(pairs)] * ROUNDS]
+        print(f"  {text}: {commit.name} searched for {time.monotonic() - began:.0f} s", flush=True)
+
+
+def compared(text: str, commits: Sequence[Commit], programs: Sequence[Path]) -> str:
+    """Run the champions of both commits at a problem alternately; return the line of the result."""
+    pairs = [*zip(commits, programs, strict=True)]
+    rounds = [[commit.run(program) for commit, program in pairs] for _ in range(ROUNDS)]
     old, new = (statistics.median(times) for times in zip(*rounds, strict=True))
     return f"{text}: old {old:.3f} us, new {new:.3f} us, new / old {new / old:.3f}"
 
@@ -121,12 +116,22 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0", help="for the searches; programs run on the first GPU")
     given = parser.parse_args()
     failed = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as threads:
         trees = {"old": given.old.resolve(), "new": ROOT}
         commits = [Commit(name, tree, Path(folder) / name) for name, tree in trees.items()]
+        building: dict[str, list[Future[Path]]] = {}
         for at, text in enumerate(given.problems):
             try:
-                print(compared(text, f"problem-{at}", commits, given), flush=True)
+                searched(text, f"problem-{at}", commits, given)
+                building[text] = [threads.submit(commit.build, f"problem-{at}") for commit in commits]
+            except CommandError as error:
+                failed += 1
+                print(f"{text}: {error}", flush=True)
+        for text, programs in building.items():
+            try:
+                built = [program.result() for program in programs]
+                simulated = given.device.startswith("sim:")
+                print(f"{text}: both built" if simulated else compared(text, commits, built), flush=True)
             except CommandError as error:
                 failed += 1
                 print(f"{text}: {error}", flush=True)
