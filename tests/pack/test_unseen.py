@@ -35,7 +35,7 @@ def test_recombined_shapes_have_the_fields_of_sampled_ones() -> None:
 
 def test_a_variant_that_runs_one_sampled_shape_has_no_expected_time() -> None:
     """The machine code of variant 1 contains its shape, so it will not run other ones."""
-    samples = [shape(1, 64, {0: 2.0, 1: 1.0}), shape(1, 128, {0: 2.0}), shape(1, 256, {0: 2.0})]
+    samples = [shape(1, 64, {0: 2.0, 1: 1.0}), shape(1, 80, {0: 2.0}), shape(1, 100, {0: 2.0})]
     found = expected_samples(samples, [])
     assert [set(one.times) for one in found] == [{0}] * 3
     assert [one.weight for one in found] == [1.0] * 3
@@ -47,6 +47,13 @@ def test_a_lucky_time_is_not_expected_again() -> None:
     lucky = expected_samples(samples, [])[4]
     assert lucky.times[0] < lucky.times[1]
     assert lucky.times[1] / lucky.times[0] == pytest.approx(1.5, rel=0.1)
+
+
+def test_no_time_is_expected_far_from_all_samples() -> None:
+    """Variant 1 was measured at short rows only, so nothing is known about long ones."""
+    samples = [shape(1, size, {0: 2.0, 1: 1.0} if size < 200 else {0: 2.0}) for size in (64, 80, 100, 9000, 10000)]
+    (found,) = expected_samples(samples, [({CAPABILITY: 90, MODE: 0, "B": 1, "S": 9500}, 1.0, {0, 1})])[5:]
+    assert set(found.times) == {0}
 
 
 def test_other_shapes_get_the_times_of_variants_that_run_there() -> None:
