@@ -40,7 +40,7 @@ from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.sanitizer.used_values import UsedValues
-from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
+from evokern.simt.schedule import MAX_DEPTH, POLL_WEIGHT, TRY_WAIT_WEIGHT, CallStack, Schedule
 from evokern.simt.settings import LEAST_WARPS, Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.state import MachineState
@@ -277,7 +277,7 @@ class Machine:
             schedule.issued += bound.size * (warps if warps > LEAST_WARPS else LEAST_WARPS)
             if schedule.issued > hang_detector.check_at:
                 hang_detector.check(bound.segment, base + index, active, burst)
-            schedule.clock += 50 if bound.polls else 1
+            schedule.clock += bound.weight
             if (barriers.pending or reconvergence.parked) and not bound.leaves:
                 barriers.note_work(active)
             if cluster_barrier.pending and not bound.leaves:
@@ -316,6 +316,7 @@ def _prepared(segment: Segment) -> Bound:
     """Return a segment, bound to rows on first use."""
     bound = Bound(segment=segment, fall=segment.index + 1, size=segment.stop - segment.start)
     instructions = segment.routine.function.instructions[segment.start : segment.stop]
-    bound.polls = segment.polls
+    if segment.polls:
+        bound.weight = TRY_WAIT_WEIGHT if any(item.has("try_wait") for item in instructions) else POLL_WEIGHT
     bound.leaves = bound.size == 1 and instructions[0].opcode in ("ret", "exit")
     return bound

@@ -15,7 +15,9 @@ from evokern.simt.batch import Batch
 MAX_DEPTH = 64
 """Maximum nesting of device function calls."""
 MAX_WAIT = 4000
-"""Number of segments that other lanes run before a waiting group runs out of order; polls count fifty-fold."""
+"""Number of segments that other lanes run before a waiting group runs out of order; polls count more than once."""
+POLL_WEIGHT, TRY_WAIT_WEIGHT = 50, 1000
+"""Number of segments for which a poll counts. A ``try_wait`` may also suspend the thread on a GPU."""
 OUT_OF_ORDER_SEGMENTS = 256
 """Number of segments that a group may run out of order."""
 
@@ -27,7 +29,7 @@ class Schedule:
         segments: number of segments in the program.
         groups: key → lanes that wait there; a key ranks a segment at a call depth.
         waiting_since: key → clock at the arrival of the first of these lanes.
-        clock: number of segments run so far; polls count fifty-fold.
+        clock: number of segments run so far; polls count more than once.
         issued: warp instructions issued so far, for the limit.
         depth: call depth of the lanes that run.
         base: key of the first segment at that depth.
@@ -67,7 +69,7 @@ class Schedule:
         groups, since = self.groups, self.waiting_since
         key, burst = min(groups), -1
         if len(groups) > 1:
-            oldest = min(since, key=since.__getitem__)
+            oldest = min(since, key=lambda one: (since[one], one))  # of a branch's sides, the first in the code
             if self.clock - since[oldest] > MAX_WAIT and oldest != key:
                 key, burst = oldest, OUT_OF_ORDER_SEGMENTS
         del since[key]

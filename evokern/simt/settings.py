@@ -37,8 +37,8 @@ class Bound:
     """The segment that follows in the code."""
     size: int = 0
     """Number of instructions."""
-    polls: bool = False
-    """True if the segment waits for memory that other lanes write."""
+    weight: int = 1
+    """Number of segments for which a run of this one counts, while other lanes wait."""
     leaves: bool = False
     """True if the segment only exits the kernel."""
     threads: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from simt_tools import launch, module_of
 
 from evokern import simt
 from evokern.errors import SourceError, UsageError
+from evokern.simt.arrays import Active
+from evokern.simt.schedule import MAX_WAIT, Schedule
 
 PLAIN = (DATA / "simt" / "plain.cu").read_text()
 HEADERS = (DATA / "simt" / "headers.cu").read_text()
@@ -463,3 +466,15 @@ def test_each_launch_has_its_own_module_variables_in_every_batch() -> None:
     simt.launch_many(module, simt.LaunchSpec("put", (blocks, 1, 1), (threads, 1, 1)), pairs, memory)
     kept = [memory.module_data[module, n]["slot"].read().view(np.uint32)[: blocks * threads] for n in range(4)]
     assert all((data == one).all() for data, one in zip(inputs, kept, strict=True))
+
+
+def test_of_a_branchs_sides_the_first_in_the_code_runs_out_of_order_first() -> None:
+    """Lanes that poll come first in the code; then one side of a branch must not run far beyond the other."""
+    schedule = Schedule(SimpleNamespace(program=SimpleNamespace(segments=range(9)), live_count=64))  # type: ignore[arg-type]
+    lanes = Active(np.ones(32, np.bool_), 32, 64)
+    schedule.clock = 10
+    for segment in (7, 5):
+        schedule.push(schedule.key(0, segment), lanes)
+    schedule.clock += MAX_WAIT + 1
+    schedule.push(schedule.key(0, 2), lanes)
+    assert [schedule.pop()[0] - schedule.base for _ in range(3)] == [5, 7, 2]
