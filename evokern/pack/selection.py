@@ -184,8 +184,12 @@ class Selection:
             if self._dropped():
                 continue
             tree = self._tree(chosen)
-            while (used := self._used(chosen, tree)) != chosen:
+            while (used := self._used(chosen, tree)) and used != chosen:
                 chosen, tree = used, self._tree(used)
+            if not used:
+                self._out |= {*chosen}
+                self._dropped()
+                continue
             self._held = self._checked(chosen, [one for one in self._places if one.held_out], self._searched)
             if self._dropped():
                 continue

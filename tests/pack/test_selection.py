@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +160,19 @@ def test_only_the_chosen_variants_are_measured_at_further_shapes() -> None:
     assert (row["variant"], row["time_us"], row["loss"]) == (0, 1.1, None)
     _, (variant,), _ = _selection(_Stored(refuted_at=512), more=[_place(512, further=True)]).choose()
     assert variant.config["LENGTH"] == "static"
+
+
+def test_a_baseline_that_is_faster_at_further_shapes_leaves_nothing_to_pack() -> None:
+    """The variant gains 3 % at light shapes. A decision for them gains too little, so the baseline serves all."""
+
+    class Slow(_Stored):
+        def at(self, place: Place, configs: Sequence[Config]) -> PlaceTimes:
+            found = super().at(place, configs)
+            return replace(found, times=dict.fromkeys(found.times, 9.0)) if place.further else found
+
+    heavy = replace(_place(512, further=True), weight=1e4)
+    with pytest.raises(StudyError, match="nothing to pack"):
+        _selection(Slow(baseline_us=1.13, wrong="static", refuted_at=64), more=[heavy]).choose()
 
 
 def test_force_packs_a_variant_that_cannot_be_verified() -> None:
