@@ -250,15 +250,14 @@ def starting_points_of(
         owners = [one for one in searched if one.device == device]
         for config in _starting_points(owners[0], [one.problem for one in sample if one.device == device])[:most]:
             own = [PoolCandidate(owner, None, config) for owner in owners if owner.runs(config)]
-            if own:
-                widest, served = _widest(own[0], sample)
-                found.setdefault((device, widest.key), (widest, served))
-                if sum(value != config[name] for name, value in widest.config.items()) > 1:
-                    # The gene that makes it more general excludes another choice of it.
-                    most_served = max(
-                        ((one, _served(one.owner, config, sample)) for one in own), key=lambda pair: pair[1]
-                    )
-                    found.setdefault((device, most_served[0].key), most_served)
+            if not own:
+                continue
+            pairs = [_widest(own[0], sample)]
+            if sum(value != config[name] for name, value in pairs[0][0].config.items()) > 1:
+                # The gene that makes it more general excludes another choice of it, so it is a candidate itself, too.
+                pairs.append(max(((one, _served(one.owner, config, sample)) for one in own), key=lambda pair: pair[1]))
+            for one, served in pairs:
+                found.setdefault((device, one.key), (one, served))
     useful = {key: pair for key, pair in found.items() if pair[1] >= least and key not in known}
     return [one for one, _ in sorted(useful.values(), key=lambda pair: -pair[1])][:most]
 

@@ -138,6 +138,9 @@ def chosen_variants(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
     def served(kept: Sequence[int]) -> np.ndarray:
         return np.asarray(np.minimum(least, costs.own[:, kept].min(axis=1, initial=math.inf)))
 
+    def cost_of(kept: Sequence[int]) -> float:
+        return float((served(kept) * costs.weights).sum())
+
     def added(kept: Sequence[int]) -> tuple[int, float]:
         """Return the best further variant, and the cost with it."""
         with_each = (np.minimum(served(kept)[:, None], costs.own) * costs.weights[:, None]).sum(axis=0)
@@ -147,7 +150,7 @@ def chosen_variants(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
     chosen: list[int] = []
     while len(chosen) < most:
         one, cost = added(chosen)
-        if float((served(chosen) * costs.weights).sum()) - cost < LEAST_GAIN * total:
+        if cost_of(chosen) - cost < LEAST_GAIN * total:
             break
         chosen.append(one)
     improved = True
@@ -155,7 +158,7 @@ def chosen_variants(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
         improved = False
         for place in range(len(chosen)):
             one, cost = added([*chosen[:place], *chosen[place + 1 :]])
-            if cost < float((served(chosen) * costs.weights).sum()) - 1e-9 * total:
+            if cost < cost_of(chosen) - 1e-9 * total:
                 chosen[place], improved = one, True
     return tuple(sorted(known[one] for one in chosen))
 
@@ -169,10 +172,14 @@ def dispatch_tree(samples: Sequence[Sample], chosen: Sequence[int], fields: Sequ
         fields: fields on which a decision may depend, in the order of preference. Products of up to three sizes follow
             them, because the number of blocks decides which variant is fastest more often than one size does.
     """
-    sizes = [n for n in fields if n not in (CAPABILITY, MODE) and all(sample.values[n] > 0 for sample in samples)]
-    varied = [n for n in sizes if len({sample.values[n] for sample in samples}) > 1]
+    varied = [n for n in sizes_of(samples, fields) if len({sample.values[n] for sample in samples}) > 1]
     products = [factors for count in (2, 3) for factors in combinations(varied, count)]
     return _Growth(samples, chosen, [*((name,) for name in fields), *products]).tree()
+
+
+def sizes_of(samples: Sequence[Sample], fields: Iterable[str]) -> list[str]:
+    """Return the fields that are positive at each shape. Other fields are flags, for example `causal`."""
+    return [n for n in fields if n not in (CAPABILITY, MODE) and all(sample.values[n] > 0 for sample in samples)]
 
 
 class _Growth:
@@ -183,9 +190,9 @@ class _Growth:
         self._costs = costs = _Costs(samples, chosen)
         self._gain = LEAST_SPLIT_GAIN * costs.weights.sum()
         self._runs = np.isfinite(costs.own)
-        kinds, self._kind = np.unique(self._runs, axis=0, return_inverse=True)
+        kinds, kind = np.unique(self._runs, axis=0, return_inverse=True)
+        self._kind, self._kinds = kind.reshape(-1), range(len(kinds))  # numpy 2.0.0 returns a column
         """Numbers of equal sets of variants that take a shape."""
-        self._kinds = range(len(kinds))
         self._weighted = np.hstack([costs.own, costs.other]) * costs.weights[:, None]
         self._sizes = {
             factors: np.array([math.prod(sample.values[name] for name in factors) for sample in samples], dtype=object)
@@ -221,10 +228,11 @@ class _Growth:
                 continue
             cost = np.zeros(len(ends))
             for kind in self._kinds:
-                here = ordered[self._kind[ordered] == kind]
-                if len(here):
-                    sums = np.vstack([np.zeros(self._weighted.shape[1]), np.cumsum(self._weighted[here], axis=0)])
-                    before = sums[np.cumsum(self._kind[ordered] == kind)[ends]]
+                here = self._kind[ordered] == kind
+                if here.any():
+                    sums = np.cumsum(self._weighted[ordered[here]], axis=0)
+                    sums = np.vstack([np.zeros(sums.shape[1]), sums])
+                    before = sums[np.cumsum(here)[ends]]
                     possible = np.isfinite(sums[-1])
                     before, whole = before[:, possible], sums[-1][possible]
                     cost += before.min(axis=1) + (whole - before).min(axis=1)

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from evokern.pack.choice import Sample
+from evokern.pack.choice import Sample, sizes_of
 from evokern.pack.tree import CAPABILITY, MODE
 
 RECOMBINED = 128
@@ -69,8 +69,7 @@ def expected_samples(samples: Sequence[Sample], others: Sequence[tuple[Shape, fl
         samples: shapes with measured times.
         others: further shapes, with the weight of one and the variants that run there.
     """
-    fields = [name for name in samples[0].values if name not in (CAPABILITY, MODE)]
-    sizes = sorted(name for name in fields if all(sample.values[name] > 0 for sample in samples))
+    sizes = sizes_of(samples, samples[0].values)
 
     def group(shape: Shape) -> tuple[int, ...]:
         return tuple(value for name, value in shape.items() if name not in sizes)
