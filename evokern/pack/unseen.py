@@ -129,10 +129,10 @@ class _Process:
         self._inverse = np.linalg.inv(self._like(points[:, None]) + NOISE * np.eye(len(points)))
         self._factors = self._inverse @ (values - self._mean)
         left_out = 1.0 / np.diag(self._inverse)  # variance; Rasmussen and Williams, equation 5.12
-        expected = values - self._factors * left_out
-        known = zip(rows, expected.tolist(), (left_out - NOISE).tolist(), strict=True)
-        self.without = {row: value for row, value, variance in known if variance <= MOST_VARIANCE}
-        """Row of a sample → value there that the other samples let expect, if they are near."""
+        expected = np.where(left_out - NOISE <= MOST_VARIANCE, values - self._factors * left_out, values)
+        self.without = dict(zip(rows, expected.tolist(), strict=True)) if len(rows) > 1 else {}
+        """Row of a sample → value there that the other samples let expect, if they are near, and the measured one
+        otherwise; empty if there are no other samples."""
 
     def _like(self, point: np.ndarray) -> np.ndarray:
         return np.asarray(np.exp(-0.5 * ((point - self._points) ** 2).sum(axis=-1) / LENGTH**2))
