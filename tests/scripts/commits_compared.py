@@ -2,10 +2,11 @@
 
     git archive COMMIT evokern kernels pyproject.toml | tar x -C OLD
     python tests/scripts/commits_compared.py OLD "attention B=2 H=8 S=512 D=64" "matmul M=64 N=4096 K=4096" ...
-        [--budget 20s] [--trials N] [--seed 0] [--device cuda:0]
+        [--budget 20s] [--trials N] [--rounds 7] [--seed 0] [--device cuda:0]
 
 For each problem, both commits search with the same budget, the same seed and an empty compile cache. The champions are
-exported and built while the next searches run. At the end, both programs of a problem run alternately, 7 times each.
+exported and built while the next searches run. At the end, both programs of a problem run alternately, `--rounds` times
+each. A program also checks its results, and older programs need up to a minute for that, so 3 rounds may have to do.
 The absolute folders of PYTHONPATH follow a commit's own tree, so that packages are found there. Prints a line for each
 search, then the median times and the ratio of the times. On a simulated device (`--device sim:h200`), no program runs.
 Exit code 1 if a step or a program fails.
@@ -29,7 +30,6 @@ from pathlib import Path
 import helpers_path  # noqa: F401 (finds the helpers)
 from paths import ROOT
 
-ROUNDS = 7
 BUILD = "build and run: "
 """What `export` prints before the build line and the run line."""
 TIME = re.compile(r"^time: ([0-9.]+) us (?:a|per) call", re.MULTILINE)
@@ -97,11 +97,11 @@ def searched(text: str, study: str, commits: Sequence[Commit], given: argparse.N
         print(f"  {text}: {commit.name} searched for {time.monotonic() - began:.0f} s", flush=True)
 
 
-def compared(text: str, commits: Sequence[Commit], programs: Sequence[Path]) -> str:
+def compared(text: str, commits: Sequence[Commit], programs: Sequence[Path], rounds: int) -> str:
     """Run the champions of both commits at a problem alternately; return the line of the result."""
     pairs = [*zip(commits, programs, strict=True)]
-    rounds = [[commit.run(program) for commit, program in pairs] for _ in range(ROUNDS)]
-    old, new = (statistics.median(times) for times in zip(*rounds, strict=True))
+    times = [[commit.run(program) for commit, program in pairs] for _ in range(rounds)]
+    old, new = (statistics.median(of_one) for of_one in zip(*times, strict=True))
     return f"{text}: old {old:.3f} us, new {new:.3f} us, new / old {new / old:.3f}"
 
 
@@ -112,6 +112,7 @@ def main() -> int:
     parser.add_argument("problems", nargs="+", metavar="KERNEL PROBLEM")
     parser.add_argument("--budget", default="20s", help="for each search")
     parser.add_argument("--trials", type=int, help="most trials of each search")
+    parser.add_argument("--rounds", type=int, default=7, help="runs of each program")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0", help="for the searches; programs run on the first GPU")
     given = parser.parse_args()
@@ -131,7 +132,7 @@ def main() -> int:
             try:
                 built = [program.result() for program in programs]
                 simulated = given.device.startswith("sim:")
-                print(f"{text}: both built" if simulated else compared(text, commits, built), flush=True)
+                print(f"{text}: both built" if simulated else compared(text, commits, built, given.rounds), flush=True)
             except CommandError as error:
                 failed += 1
                 print(f"{text}: {error}", flush=True)

@@ -5,9 +5,9 @@
 
 Without `--launch`, no GPU is needed: all candidates are compiled for the chip on all cores, and nothing must be refused
 for shared memory or fail to compile. With `--launch`, a live worker also checks each candidate as soon as it is
-compiled, until `--seconds` for one kernel have passed: no launch may fail for resources, and fewer than 2 % may crash.
-Prints the progress, the counts of each kernel, and each candidate that broke a rule or was wrong. Exits with 1 if a
-rule was broken (wrong results break none, because fp16 accumulators may be wrong).
+compiled, until `--seconds` for one kernel have passed or the user presses Ctrl-C: no launch may fail for resources, and
+fewer than 2 % may crash. Prints the progress, the counts of each kernel, and each candidate that broke a rule or was
+wrong. Exits with 1 if a rule was broken (wrong results break none, because fp16 accumulators may be wrong).
 """
 
 from __future__ import annotations
@@ -113,6 +113,8 @@ def launched(
                 print(f"{name}: {len(results)} compiled, {len(answers)} launched in {told - began:.0f} s", flush=True)
         while waiting and time.monotonic() < began + seconds + 60:
             poll()
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", flush=True)
     finally:
         device.close()
     return results, answers
