@@ -31,6 +31,7 @@ from evokern.pack.candidates import Place, PoolCandidate, config_key
 from evokern.pack.proofs import cores, verification_at, verify_variants
 from evokern.store import Verification
 from evokern.study.trial import Evaluation, Outcome
+from evokern.version import __version__
 from evokern.wording import count_noun, duration
 
 FILE = "crosswise.json"
@@ -150,7 +151,7 @@ class CrosswiseTimes:
             DeviceError: the device is not available.
         """
         keys = [one.key for one in problems]
-        where = _digest(place.device, place.kernel.digest(), candidate.key, *keys)
+        where = _digest(__version__, place.device, place.kernel.digest(), candidate.key, *keys)
         if where not in self._table["edges"]:
             edges = f"{count_noun(len(problems), 'edge')} of its regions ({'; '.join(map(str, problems))})"
             with self._begun(f"measuring {candidate.title} at {edges}"):
@@ -169,7 +170,8 @@ class CrosswiseTimes:
             EvokernError: the processes that verify candidates cannot start.
         """
         proofs, failures = self._table["proofs"], dict[str, str]()
-        keys = [_digest(place.device, place.kernel.digest(), one.key, place.problem.key) for one, place in variants]
+        shapes = [(place.device, place.kernel.digest(), one.key, place.problem.key) for one, place in variants]
+        keys = [_digest(__version__, *shape) for shape in shapes]
         missing = {key: pair for key, pair in zip(keys, variants, strict=True) if key not in proofs}
 
         def verified(key: str, pair: tuple[PoolCandidate, Place]) -> Verification:

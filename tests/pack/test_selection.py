@@ -352,3 +352,11 @@ def test_a_verification_that_was_interrupted_continues(tmp_path: Path, monkeypat
     lines.clear()
     assert stored.verifications(variants)[2].verified
     assert lines == ["verifying 1 variant", "verification 1 of 1: trial 7 of S256 at B=1 H=2 S=256 D=64: passed"]
+    refuted = {"stages": {"fuzz": {"state": "failed", "detail": "a new check"}}}
+    results[:] = [JobResult(at, "done", refuted, 1.0) for at in (0, 1, 2)]
+    begun.clear()
+    lines.clear()
+    monkeypatch.setattr("evokern.pack.crosswise.__version__", "later")
+    later = CrosswiseTimes(tmp_path, (), lines.append).verifications(variants)
+    assert [one.reason for one in later] == ["a new check"] * 3, "results of another version's checks do not count"
+    assert begun == [64, 128, 256]
