@@ -150,8 +150,7 @@ class CrosswiseTimes:
             OverBudgetError: the candidate must be checked, but the budget is used up.
             DeviceError: the device is not available.
         """
-        keys = [one.key for one in problems]
-        where = _digest(__version__, place.device, place.kernel.digest(), candidate.key, *keys)
+        where = _check_key(candidate, place, problems)
         if where not in self._table["edges"]:
             edges = f"{count_noun(len(problems), 'edge')} of its regions ({'; '.join(map(str, problems))})"
             with self._begun(f"measuring {candidate.title} at {edges}"):
@@ -170,8 +169,7 @@ class CrosswiseTimes:
             EvokernError: the processes that verify candidates cannot start.
         """
         proofs, failures = self._table["proofs"], dict[str, str]()
-        shapes = [(place.device, place.kernel.digest(), one.key, place.problem.key) for one, place in variants]
-        keys = [_digest(__version__, *shape) for shape in shapes]
+        keys = [_check_key(one, place, [place.problem]) for one, place in variants]
         missing = {key: pair for key, pair in zip(keys, variants, strict=True) if key not in proofs}
 
         def verified(key: str, pair: tuple[PoolCandidate, Place]) -> Verification:
@@ -209,6 +207,12 @@ class CrosswiseTimes:
 
     def _write(self) -> None:
         write_whole(self._path, json.dumps(self._table, indent=1, sort_keys=True).encode())
+
+
+def _check_key(candidate: PoolCandidate, place: Place, problems: Sequence[Problem]) -> str:
+    """Return the key of a check; it contains the version of evokern, because another version may check less."""
+    keys = [one.key for one in problems]
+    return _digest(__version__, place.device, place.kernel.digest(), candidate.key, *keys)
 
 
 def _digest(*parts: str) -> str:
