@@ -7,7 +7,8 @@ Without `--launch`, no GPU is needed: all candidates are compiled for the chip o
 for shared memory or fail to compile. With `--launch`, a live worker also checks each candidate as soon as it is
 compiled, until `--seconds` for one kernel have passed or the user presses Ctrl-C: no launch may fail for resources, and
 fewer than 2 % may crash. Prints the progress, the counts of each kernel, and each candidate that broke a rule or was
-wrong. Exits with 1 if a rule was broken (wrong results break none, because fp16 accumulators may be wrong).
+wrong. Exits with 1 if a rule was broken (wrong results break none, because fp16 accumulators may be wrong), and with
+130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def compiled(job: tuple[str, str, str, Config]) -> tuple[str, str]:
 
 def launched(
     name: str, problem: str, compiles: Mapping[Compiling, Config], seconds: float
-) -> tuple[dict[Config, tuple[str, str]], dict[Config, Evaluation]]:
-    """Return how the compiles ended, and what a live worker says of the candidates that were reached in time."""
+) -> tuple[dict[Config, tuple[str, str]], dict[Config, Evaluation], bool]:
+    """Return how the compiles ended, what a live worker says of the candidates in time, and whether Ctrl-C came."""
     from evokern.device.gpu.live import open_live
 
     kernel = _kernel(name)
@@ -90,6 +91,7 @@ def launched(
     device = open_live("auto")
     results: dict[Config, tuple[str, str]] = {}
     answers: dict[Config, Evaluation] = {}
+    interrupted = False
     pending, ready, waiting = set(compiles), deque[Config](), dict[int, Config]()
 
     def poll() -> None:
@@ -114,10 +116,10 @@ def launched(
         while waiting and time.monotonic() < began + seconds + 60:
             poll()
     except KeyboardInterrupt:
-        print(f"{name}: interrupted", flush=True)
+        interrupted = True
     finally:
         device.close()
-    return results, answers
+    return results, answers, interrupted
 
 
 def _for_resources(evaluation: Evaluation) -> bool:
@@ -131,10 +133,11 @@ def examine(name: str, arguments: argparse.Namespace) -> int:
     configs = drawn(_kernel(name), problem, arguments.chip, arguments.count, arguments.seed, arguments.only)
     began = time.monotonic()
     answers: dict[Config, Evaluation] = {}
+    interrupted = False
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         compiles = {pool.submit(compiled, (name, problem, arguments.chip, config)): config for config in configs}
         if arguments.launch:
-            results, answers = launched(name, problem, compiles, arguments.seconds)
+            results, answers, interrupted = launched(name, problem, compiles, arguments.seconds)
             pool.shutdown(cancel_futures=True)
         else:
             results = {config: compiling.result() for compiling, config in compiles.items()}
@@ -156,6 +159,8 @@ def examine(name: str, arguments: argparse.Namespace) -> int:
         bad += [(config, e.outcome.value, e.reason) for config, e in answers.items() if e.outcome in unsound]
     for config, how, why in bad[: arguments.show]:
         print(json.dumps({"kernel": name, "how": how, "why": why, "config": dict(config)}))
+    if interrupted:
+        raise SystemExit(130)
     return broken
 
 
