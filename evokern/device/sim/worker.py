@@ -50,7 +50,8 @@ from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.role import limit_memory
 
 ALGEBRA_S = 10.0
-"""Maximum number of seconds for the comparison of a new best with the default candidate in exact arithmetic."""
+"""Maximum seconds of the processor for the comparison of a new best with the default candidate in exact arithmetic. In
+seconds of wall time, other processes on a busy machine would decide what is compared."""
 HALVINGS = 3
 """How often a small problem is halved for a candidate that needs too many instructions there."""
 
@@ -73,7 +74,7 @@ class SimWorker:
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self._own_runs = OwnProblemRuns(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self._own = OwnProblemCheck(self._own_runs)
-        self._prover = Prover(self._kernel, chip, reference=False)
+        self._prover = Prover(self._kernel, chip, reference=False, clock=time.process_time)
         self._default_work: dict[Problem, float | None] = {}
         self._phases = PhaseClock()
         self.ready_report: dict[str, Any] = {}

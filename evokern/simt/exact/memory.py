@@ -56,13 +56,14 @@ class ExactMemory:
 
     Attributes:
         memory: the real memory.
-        end: time on the monotonic clock after which no further batch of blocks runs.
+        end: time on the clock after which no further batch of blocks runs.
+        clock: returns the time in seconds.
         late: whether the time was over.
         arguments: arguments of functions with laws that are not known; see `functions.arguments`.
     """
 
-    def __init__(self, memory: Memory, end: float = math.inf) -> None:
-        self.memory, self.end, self.late = memory, end, False
+    def __init__(self, memory: Memory, end: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
+        self.memory, self.end, self.clock, self.late = memory, end, clock, False
         self.arguments = set[int]()
         self._words: Array = np.zeros(0, np.uint64)
         self._pairs: Array = np.zeros((2, 0), np.uint64)
@@ -84,7 +85,7 @@ class ExactMemory:
 
     def is_late(self) -> bool:
         """Return whether the time is over."""
-        self.late = self.late or time.monotonic() > self.end
+        self.late = self.late or self.clock() > self.end
         return self.late
 
     def site(self, program: PtxProgram) -> int:

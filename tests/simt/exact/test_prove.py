@@ -118,6 +118,17 @@ def test_a_difference_must_be_there_on_other_inputs(
     assert open_.verdict == "not comparable"
 
 
+def test_the_limit_is_one_of_the_clock() -> None:
+    """A simulated device gives the clock of its process, so that a busy machine compares as much as an idle one."""
+    remember_trust(KERNELS / "rmsnorm")
+    kernel = load_kernel(KERNELS / "rmsnorm")
+    config, problem = kernel.space.canonical({**kernel.space.default(), "ROW_STEPS": 2}), kernel.problem(PROBLEM)
+    (late,) = Prover(kernel, CHIP).prove(config, [problem], -1.0)
+    assert {one.verdict for one in late.verdicts} == {NOT_FINISHED}
+    (whole,) = Prover(kernel, CHIP, clock=lambda: 0.0).prove(config, [problem], 1e-9)
+    assert {one.verdict for one in whole.verdicts} == {"same"}
+
+
 def test_a_loop_over_blocks_repeats_with_fewer_blocks() -> None:
     """The launch has a block for each group of rows, so the loop takes one round; the same program runs with fewer."""
     remember_trust(KERNELS / "rmsnorm")

@@ -52,13 +52,21 @@ class ComparedRuns:
     run: ExactRun
     default: ExactRun
     end: float
-    """Time on the monotonic clock at which further runs stop."""
+    """Time on the prover's clock at which further runs stop."""
 
 
 class Differences:
     """Check of the differences between candidates of one kernel and its default candidate."""
 
-    def __init__(self, kernel: Kernel, programs: ProofPrograms, note: Callable[[str], None], *, search: bool) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        programs: ProofPrograms,
+        note: Callable[[str], None],
+        *,
+        search: bool,
+        clock: Callable[[], float],
+    ) -> None:
         """Create a check.
 
         Args:
@@ -66,8 +74,10 @@ class Differences:
             programs: the programs of the candidates.
             note: receives progress.
             search: search for the input that an element counts wrongly.
+            clock: clock of the time limits, in seconds.
         """
         self._kernel, self._programs, self._note, self._search = kernel, programs, note, search
+        self._clock = clock
         self._basis = kernel.space.default()
         self._right: dict[Problem, bool] = {}
 
@@ -127,7 +137,7 @@ class Differences:
             self._note(f"{self._kernel.name} at {problem}: repeating the comparison with other inputs ({seed})")
             again = [
                 exact_run(self._kernel, one, problem, self._programs.program(one, problem), seed=seed, blocks=some,
-                          end=runs.end)
+                          end=runs.end, clock=self._clock)
                 for one, some in zip((runs.config, self._basis), parts or (None, None), strict=True)
             ]  # fmt: skip
             if any(one.stopped or one.fault for one in again):
@@ -168,7 +178,9 @@ class Differences:
         def changes(candidate: bool, slices: Mapping[str, Slices]) -> bool:
             one, blocks = (runs.config, self._basis)[not candidate], (parts or (None, None))[not candidate]
             program = self._programs.program(one, problem)
-            run = exact_run(self._kernel, one, problem, program, blocks=blocks, slices=slices, end=runs.end)
+            run = exact_run(
+                self._kernel, one, problem, program, blocks=blocks, slices=slices, end=runs.end, clock=self._clock
+            )
             if run.stopped or run.fault:
                 raise LookupError
             return bool(differing(name, run, (runs.run, runs.default)[not candidate])[element])

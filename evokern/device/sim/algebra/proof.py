@@ -65,6 +65,7 @@ class Prover:
         note: Callable[[str], None] = lambda text: None,
         *,
         reference: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create a prover.
 
@@ -73,10 +74,13 @@ class Prover:
             chip: chip with the resource limits.
             note: receives progress.
             reference: evaluate the reference for every candidate, not only for those that differ.
+            clock: clock of all time limits, in seconds. With `time.process_time`, the load of the machine does not
+                change what is finished.
         """
         self._kernel, self._chip, self._note, self._every = kernel, chip, note, reference
+        self._clock = clock
         self.programs = ProofPrograms(kernel, chip)
-        self._differences = Differences(kernel, self.programs, note, search=reference)
+        self._differences = Differences(kernel, self.programs, note, search=reference, clock=clock)
         self._basis = kernel.space.default()
         self._defaults: dict[Problem, ExactRun | str] = {}
         self._references: dict[Problem, FieldReference | str] = {}
@@ -90,7 +94,7 @@ class Prover:
             problems: problems that the candidate can run; those that only the default candidate cannot are left out.
             seconds: time limit; comparisons that exceed it are not finished.
         """
-        end = time.monotonic() + seconds
+        end = self._clock() + seconds
         able = [one for one in problems if check(self._kernel, self._basis, [one], self._chip, essential=True) is None]
         return [self.at(config, problem, end) for problem in able or problems]
 
@@ -111,7 +115,7 @@ class Prover:
                     None)  # fmt: skip
 
     def at(self, config: Config, problem: Problem, end: float) -> ExactProof:
-        """Compare a candidate with the default candidate at one problem, until `end` (monotonic clock)."""
+        """Compare a candidate with the default candidate at one problem, until `end` on the prover's clock."""
         try:
             default = self._default(problem, end)
             if isinstance(default, str):
@@ -125,7 +129,9 @@ class Prover:
                 run = default
             else:
                 self._note(f"{self._kernel.name} at {problem}: running the changed candidate in exact arithmetic")
-                run = exact_run(self._kernel, config, problem, self.programs.program(config, problem), end=end)
+                run = exact_run(
+                    self._kernel, config, problem, self.programs.program(config, problem), end=end, clock=self._clock
+                )
             if run.stopped:
                 text = f"it {run.stopped}; the default candidate needs {default.issued:,}"
                 return self._open(config, problem, NOT_FINISHED, text)
@@ -150,7 +156,7 @@ class Prover:
         changes = [(number, small) for number, one in enumerate(launches) for small in program.fewer_blocks(one)]
         for number, small in changes:
             fewer = (*launches[:number], small, *launches[number + 1 :])
-            run = exact_run(self._kernel, config, problem, program, launches=fewer, end=end)
+            run = exact_run(self._kernel, config, problem, program, launches=fewer, end=end, clock=self._clock)
             known = run.paths.loops.get(loop.place)
             if run.stopped or known is None or known.rounds < ROUNDS:
                 continue
@@ -180,7 +186,7 @@ class Prover:
             return f"the default candidate cannot run at {problem}: {violation}"
         self._note(f"{kernel.name} at {problem}: running the default candidate in exact arithmetic")
         try:
-            run = exact_run(kernel, basis, problem, self.programs.program(basis, problem), end=end)
+            run = exact_run(kernel, basis, problem, self.programs.program(basis, problem), end=end, clock=self._clock)
         except EvokernError as error:
             return f"the default candidate does not run at {problem}: {str(error).splitlines()[0]}"
         return f"the default candidate does not run at {problem}: {run.fault}" if run.fault else run
@@ -200,9 +206,9 @@ class Prover:
         program = self.programs.program(self._basis, problem)
         for seed in range(1, 1 + confirmations(default.roots, left)):
             reference = self._reference(problem, seed)
-            if isinstance(reference, str) or time.monotonic() > end:
+            if isinstance(reference, str) or self._clock() > end:
                 break
-            run = exact_run(self._kernel, self._basis, problem, program, seed=seed, end=end)
+            run = exact_run(self._kernel, self._basis, problem, program, seed=seed, end=end, clock=self._clock)
             if run.stopped or run.fault:
                 break
             left = left & differing(name, run, ExactRun(reference.values, {}, run.memory))

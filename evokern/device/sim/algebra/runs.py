@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +74,7 @@ class Slices:
 def exact_run(
     kernel: Kernel, config: Config, problem: Problem, program: SimulatedProgram, *, seed: int = 0,
     end: float = math.inf, launches: Sequence[Launch] = (), blocks: Sequence[int] | None = None,
-    slices: Mapping[str, Slices] | None = None,
+    slices: Mapping[str, Slices] | None = None, clock: Callable[[], float] = time.monotonic,
 ) -> ExactRun:  # fmt: skip
     """Run a candidate; the shadows of its inputs are independent random residues.
 
@@ -84,21 +84,22 @@ def exact_run(
         problem: the problem.
         program: the candidate's program.
         seed: seed of the inputs and of their residues.
-        end: time on the monotonic clock at which the run stops.
+        end: time on the clock at which the run stops.
         launches: launches in place of those that the candidate declares.
         blocks: blocks to run of each launch; None for all.
         slices: changes of inputs.
+        clock: returns the time in seconds.
     """
     tensors = tensors_of(kernel, config, problem)
     memory = simt.Memory()
     buffers = draw_buffers(memory, tensors, seed % INPUTS)
-    exact = ExactMemory(memory, end)
+    exact = ExactMemory(memory, end, clock)
     shadows = input_shadows(tensors, seed, every=True)
     if slices:
         _change(slices, tensors, buffers, shadows)
     for name, shadow in shadows.items():
         exact.write(buffers[name], tensors[name].dtype, shadow)
-    began, issued, found = time.monotonic(), 0, NO_PATHS
+    began, issued, found = clock(), 0, NO_PATHS
     launches, fault, stopped, roots = launches or launches_of(kernel, config, problem), "", "", False
     for number, launch in enumerate(launches, 1):
         result = program.launch(
@@ -109,7 +110,7 @@ def exact_run(
         found = found.merged(result.paths or NO_PATHS)
         issued += result.warp_instructions
         if exact.late:
-            spent = time.monotonic() - began
+            spent = clock() - began
             stopped = f"was stopped after {spent:.0f} s, in launch {number} of {len(launches)}, at {issued:,} warp "
             stopped += "instructions"
             break
@@ -121,7 +122,7 @@ def exact_run(
     values = {name: _read(exact, buffers[name], one) for name, one in outputs.items() if one.dtype in SIGNIFICAND_BITS}
     bits = {name: buffers[name].read().reshape(int(np.prod(one.shape)), -1) for name, one in outputs.items()
             if name not in values}  # fmt: skip
-    return ExactRun(values, bits, exact, found, fault, stopped, issued, time.monotonic() - began, roots)
+    return ExactRun(values, bits, exact, found, fault, stopped, issued, clock() - began, roots)
 
 
 def _change(
